@@ -1,10 +1,10 @@
-"""What `memlab advise` says of the peak and of a step's time, beside what PyTorch takes when the program is changed so.
+"""Compares the forecasts of `memlab advise` for peak and step time with measurements of the changed programs.
 
     python benches/advice.py [--json OUT.json] [KIND…]         (--simulated where there is a GPU, too)
 
-Records each training of `tests/know/programs/advised.py`, asks for advice, and runs it again with each piece of advice:
-with batches sixteen times as large on a GPU, or on the simulated card, where times mean nothing. Times are of runs without
-memlab. Prints a table."""
+Records each training of `tests/know/programs/advised.py`, requests advice, and runs it again with each piece of advice.
+On a GPU, batches are sixteen times as large. On the simulated card, times mean nothing. Times are of runs without memlab.
+Prints a table."""
 
 import argparse
 import importlib.util
@@ -22,7 +22,7 @@ SIMGPU = [ROOT / "simgpu" / "simgpu", "--memory", "8GiB"]
 KINDS = ["gpt", "gpt-eager", "resnet", "resnet-50", "stages", "unet"]
 KINDS += ["llama-lora", "words", "gradients", "optimizer", "lengths"]
 NEEDS = {"llama-lora": ["transformers", "peft"], "resnet-50": ["transformers"]}
-# So that a GPU is busy, and that steps are like each other.
+# Keeps the GPU busy, and steps alike.
 ON_GPU = ["--scale", "16", "--steps", "12"]
 MIB = 1 << 20
 
@@ -49,13 +49,13 @@ class Bench:
             return json.loads(self.run(MEMLAB, "advise", "--json", trace))["advice"]
 
     def following(self, kind, advice, **env):
-        """PyTorch's peaks and the time of a step when the program does as it is told, for each piece of advice."""
+        """PyTorch's peaks and the step time of the changed program, for each piece of advice."""
         env |= {"ADVICE": json.dumps(advice)}
         output = self.run(*self.card, sys.executable, PROGRAM, kind, *self.size, **env)
         return [json.loads(line) for line in output.splitlines()]
 
     def rows(self, kind):
-        """Settings of the allocator are for a whole process; all else is followed in one."""
+        """Applies the allocator's settings, which hold for a whole process; one process applies all other advice."""
         advice = self.advice_on(kind)
         in_code = [one for one in advice if not one["how"].startswith("export ")]
         before, *found = self.following(kind, [[], *([one] for one in in_code)])
@@ -69,7 +69,7 @@ class Bench:
 
 
 def row(kind, advice, before, after, *, timed):
-    """One of the table. Times are of a step, in milliseconds; None: not known."""
+    """A row of the table. Times are of a step, in milliseconds; None: unknown."""
     said, cost = advice["bytes_after"], advice["cost_ns"]
     measured = after[advice["figure"]]
     times = (None, None, None)

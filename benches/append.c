@@ -1,7 +1,7 @@
 /* Measures the cost of one event: calls memlab's hook on PyTorch's block report in a loop, without Python.
  *
- * `make bench BENCH=append` builds it and runs it under LD_PRELOAD=libmemlab.so. Prints nanoseconds an event for one thread and,
- * in the same run, for four. Allocations and frees of 512 bytes alternate at 1024 addresses. */
+ * `make bench BENCH=append` builds it and runs it under LD_PRELOAD=libmemlab.so. Prints nanoseconds per event for one thread
+ * and, in the same run, for four. Allocations and frees of 512 bytes alternate at 1024 addresses. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>

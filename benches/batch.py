@@ -1,13 +1,16 @@
-"""Measures batches in pieces, and activations off the GPU, beside what people use instead, in one run on one GPU.
+"""Measures micro-batches and offloaded activations, compared with common tools, in one run on one GPU.
 
     make peers                                                        once, where there is a network
     PYTHONPATH=python python benches/batch.py                         on a GPU, in less than seven minutes
     simgpu/simgpu --card h100 --memory 8GiB .venv/bin/python benches/batch.py --small      tries the program itself
 
-Prints JSON lines, then tables. Required: a separable loss at 98 % or more of the throughput of the best pieces by hand, a
-loss that compares all samples in at most 1.35 times the time of one forward and backward of the same pieces, and
-activations of about a block in at most 1.05, 1.18 and 1.25 times the time of all resident at widths 8192, 4096 and 2048.
-Each part is a process of its own, figures are medians. Peers that are not there, or fail, are in the tables too.
+Prints JSON lines, then tables. Requirements:
+
+- A separable loss: at least 98 % of the throughput of the best micro-batches by hand.
+- A loss that compares all samples: at most 1.35 times the time of one forward and backward of the same micro-batches.
+- Activations of about a block: at most 1.05, 1.18 and 1.25 times the time with all resident at widths 8192, 4096 and 2048.
+
+Each part runs in a separate process; figures are medians. Peers that are missing or fail are listed in the tables too.
 """
 
 import argparse
@@ -35,7 +38,8 @@ from offloaded_activations import compared, forward_backward, transformer, ways_
 from pieces import WIDTH, Encoder, tokens  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-# Width, layers, tokens: as many as are resident on a card of 80 GB. What memlab has to reach, and with which budget.
+# Maximum ratio of time by width, layers and tokens (the most that are resident on a card of 80 GB), and the ways that must
+# reach it.
 SHAPES = {(8192, 8, 8192): 1.05, (4096, 16, 8192): 1.18, (2048, 16, 16384): 1.25}
 SMALL_SHAPES = {(512, 4, 2048): 1.25}
 REQUIRED_WAYS = ("memlab, 1 block", "memlab, 1.5 blocks")
@@ -44,7 +48,7 @@ SCALE = 20.0
 
 
 class AutocastEncoder(nn.Sequential):
-    """Texts to vectors, in bfloat16 within, as sentence-transformers calls models and with tensors alone."""
+    """Maps texts to vectors, in bfloat16 within, with the interface of sentence-transformers and with plain tensors."""
 
     def forward(self, texts):
         inputs = texts["input_ids"] if isinstance(texts, dict) else texts
@@ -55,7 +59,7 @@ class AutocastEncoder(nn.Sequential):
 
 
 def all_pairs(outputs):
-    """What `MultipleNegativesRankingLoss` computes, of anchors and then positives."""
+    """Computes `MultipleNegativesRankingLoss` of anchors followed by positives."""
     first, second = (functional.normalize(part, dim=-1) for part in outputs.chunk(2))
     return functional.cross_entropy(SCALE * first @ second.T, torch.arange(len(first), device=outputs.device))
 
@@ -71,7 +75,7 @@ def peak_mib():
 
 
 def measured(ways, model, rounds, steps=2):
-    """Rows with seconds and peak of each way. One after the other: pieces of other sizes leave other segments."""
+    """Rows with seconds and peak of each way. Ways run one after the other: other micro-batch sizes leave other segments."""
     rows: dict[str, dict[str, Any]] = {name: {"way": name} for name in ways}
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
@@ -82,7 +86,7 @@ def measured(ways, model, rounds, steps=2):
                 model.zero_grad()
                 if DEVICE == "cuda":
                     torch.cuda.empty_cache()
-                for _ in range(2):  # The first finds out how large pieces may be.
+                for _ in range(2):  # The first finds the largest possible micro-batch.
                     step()
                 if DEVICE == "cuda":
                     torch.cuda.reset_peak_memory_stats()
@@ -102,7 +106,7 @@ def measured(ways, model, rounds, steps=2):
 
 
 def pieces_of(model, step):
-    """The samples of the pieces in which a step goes through a model."""
+    """Sample counts of the micro-batches in which a step goes through a model."""
     seen = []
     handle = model.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
     step()
@@ -111,7 +115,7 @@ def pieces_of(model, step):
 
 
 def separable(small):
-    """A mean of squares: pieces of each size by hand, as memlab chooses them, and in memlab the best of those by hand."""
+    """A mean of squares: micro-batches of each size by hand, as memlab chooses them, and in memlab the best size by hand."""
     samples, length, sizes = (32, 16, (4, 8, 16)) if small else (4096, 512, (64, 128, 256, 512, 1024))
     model = AutocastEncoder(Encoder(2 if small else 12)).to(DEVICE)
     texts, targets = tokens(samples, length).to(DEVICE), torch.zeros(samples, WIDTH, device=DEVICE)
@@ -128,7 +132,7 @@ def separable(small):
     rows = measured({f"by hand, {size}": lambda size=size: by_hand(size) for size in sizes}, model, rounds=1)
     best = min((row for row in rows if "seconds" in row), key=lambda row: row["seconds"])
     size = int(best["way"].split()[-1])
-    # Again by hand, beside them: the best of several is also the luckiest.
+    # Measures it by hand again: the best of several is also the luckiest.
     ways = {best["way"]: lambda: by_hand(size), f"memlab, {size}": lambda: by_memlab(size), "memlab, its choice": by_memlab}
     again = measured(ways, model, rounds=3)
     best["seconds"] = again[0]["seconds"]
@@ -142,7 +146,7 @@ def separable(small):
 
 
 def coupled(small):
-    """All pairs of a batch: one forward and backward of the pieces, memlab, and sentence-transformers' cached loss."""
+    """All pairs of a batch: forward and backward of the micro-batches, memlab, and sentence-transformers' cached loss."""
     pairs, length, size = (16, 16, 8) if small else (1024, 512, 128)
     model = AutocastEncoder(Encoder(2 if small else 12)).to(DEVICE)
     texts = tokens(2 * pairs, length).to(DEVICE)
@@ -170,7 +174,7 @@ def coupled(small):
             row["ratio"] = round(row["seconds"] / rows[0]["seconds"], 3)
         print(json.dumps({"part": "coupled", "samples": 2 * pairs, "pieces": size, **row}), flush=True)
     if "failed" not in rows[-1]:
-        # That both compute the same: without dropout, in float32.
+        # Checks that both compute the same: without dropout, in float32.
         model.eval()
         results = []
         for step in (by_memlab, by_peer):
@@ -190,14 +194,14 @@ def version(package):
 
 
 def peers_ways(model, x):
-    """A step with each peer's activations off the GPU, as its own trainer has it."""
+    """Steps with each peer's activation offloading, as its own trainer applies it."""
     ways: dict[str, Any] = {}
     absent = {}
     try:
         tune = peers.torchtune()
         name = f"torchtune {version('torchtune')}"
         for streams in (True, False):
-            # Its recipes: forward within, backward behind.
+            # Its recipes: forward inside the context, backward outside.
             offloading = tune.OffloadActivations(use_streams=streams)
             label = f"{name}, {'streams' if streams else 'no streams'}"
             ways[label] = lambda offloading=offloading: forward_backward(model, x, lambda: offloading)
@@ -207,7 +211,7 @@ def peers_ways(model, x):
         within = peers.trl().get_act_offloading_ctx_manager(model, warn_if_no_head=False)
 
         def step():
-            with within:  # Its trainer: forward and backward within.
+            with within:  # Its trainer: forward and backward inside the context.
                 forward_backward(model, x)
 
         ways[f"TRL {version('trl')}"] = step
@@ -228,7 +232,7 @@ def activations(width, layers, count):
 
 
 def run(until, *arguments):
-    """What a part prints, as it comes, until a time at which it is ended."""
+    """Output of a part, line by line, until a time limit."""
     command = [sys.executable, __file__, *map(str, arguments)]
     rows = []
     begin = time.monotonic()

@@ -1,8 +1,8 @@
-/* What one event costs after other work has used the processor's caches, as PyTorch's does between two events.
+/* Measures the cost of an event after other work has evicted the processor's caches, as PyTorch's does between two events.
  *
  * `benches/cold.py` calls `measure` from inside a model's forward, under LD_PRELOAD=libmemlab.so. It calls memlab's hooks on
- * PyTorch: an autograd node is made, a block is allocated, a block is freed. Before each call it reads as many bytes at random
- * as `evicted` says. The results are the medians, in nanoseconds. */
+ * PyTorch: an autograd node is made, a block is allocated, a block is freed. Before each call it reads `evicted` bytes at
+ * random. The results are the medians, in nanoseconds. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -30,7 +30,7 @@ static void evict(volatile char *memory, size_t bytes) {
     }
 }
 
-/* Fills `nanoseconds` with the medians of `rounds` events of each kind. 0 if the hooks are not there. */
+/* Fills `nanoseconds` with the medians of `rounds` events of each kind. Returns 0 if the hooks are missing. */
 int measure(int rounds, size_t evicted, double nanoseconds[KINDS]) {
     report_t report = (report_t)dlsym(RTLD_DEFAULT, "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
     number_t number = (number_t)dlsym(RTLD_DEFAULT, "_ZN2at15sequence_number17get_and_incrementEv");

@@ -1,4 +1,4 @@
-"""Measures what an event costs after other work has used the processor's caches, as PyTorch's does between two events.
+"""Measures the cost of an event after other work has evicted the processor's caches, as PyTorch's does between two events.
 
     make bench BENCH=cold
 
@@ -55,7 +55,7 @@ def main():
         print(f"{frames:6} {evicted // KIB:4} KiB {node:10.0f} {allocated:10.0f} {freed:8.0f}", flush=True)
         for kind, taken in (("node", node), ("allocated", allocated), ("freed", freed)):
             print(f"= {evicted // KIB} KiB read before, {kind}: {taken:.0f} ns", flush=True)
-    os._exit(0)  # The blocks that memlab was told of do not exist.
+    os._exit(0)  # The blocks that were reported to memlab do not exist.
 
 
 if __name__ == "__main__":

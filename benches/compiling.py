@@ -1,9 +1,9 @@
-"""Measures what memlab adds to torch.compile: compiles one model in fresh processes, with and without it in turn.
+"""Measures memlab's overhead on torch.compile: compiles one model in fresh processes, alternately with and without it.
 
     make bench BENCH=compiling        (or, on a machine with a GPU: python benches/compiling.py)
 
 Prints the processor time of the first compiled forward and backward as medians, and their ratio. Required: 1.02.
-It is processor time because the machines are shared. Compilation has one process, so that none is left uncounted.
+It is processor time because the machines are shared. Compilation runs in one process, so that all of it is counted.
 """
 
 import argparse
@@ -18,7 +18,7 @@ LIBRARY = Path(__file__).resolve().parent.parent / "target" / "release" / "libme
 
 
 def compile_once():
-    """Prints the seconds that the processor takes."""
+    """Prints the processor time in seconds."""
     import time
 
     import timm
@@ -26,7 +26,7 @@ def compile_once():
 
     model = timm.create_model("vit_small_patch16_224", depth=6).cuda()
     images = torch.randn(4, 3, 224, 224, device="cuda")
-    model(images).sum().backward()  # What eager programs load is loaded.
+    model(images).sum().backward()  # Loads all code of eager programs.
     compiled = torch.compile(model)
     start = time.process_time()
     compiled(images).sum().backward()
@@ -59,7 +59,7 @@ def main():
         return
     times: dict[bool, list[float]] = {False: [], True: []}
     for number in range(arguments.rounds):
-        for with_memlab in (False, True) if number % 2 == 0 else (True, False):  # What changes with time weighs on both.
+        for with_memlab in (False, True) if number % 2 == 0 else (True, False):  # Slow changes affect both.
             times[with_memlab].append(in_process(with_memlab))
     without, under = (statistics.median(times[with_memlab]) for with_memlab in (False, True))
     print(f"compilation: {without:.2f} s, under memlab {under:.2f} s, ratio {under / without:.3f}")

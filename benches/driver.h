@@ -1,4 +1,4 @@
-// What the measurements that call the driver themselves share.
+// Shared by the measurements that call the driver themselves.
 #pragma once
 #define _GNU_SOURCE
 #include <cuda.h>
@@ -26,7 +26,7 @@ static inline void check(CUresult code, const char *what) {
     }
 }
 
-// The first device's primary context, which is current from now on.
+// Makes the first device's primary context current, and returns it.
 static inline CUcontext use_first_device(void) {
     CUdevice device;
     CUcontext context;
@@ -37,7 +37,7 @@ static inline CUcontext use_first_device(void) {
     return context;
 }
 
-// Addresses for huge pages, which begin at one; not touched yet.
+// Maps memory aligned to huge pages, not touched yet.
 static inline char *map_huge_pages(size_t bytes) {
     char *memory = mmap(NULL, bytes + 2 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) {

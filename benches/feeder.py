@@ -1,10 +1,10 @@
-"""How fast `memlab.Feeder` feeds, beside PyTorch's DataLoader with pinned memory and the same number of workers.
+"""Compares the throughput of `memlab.Feeder` with PyTorch's DataLoader with pinned memory and as many workers.
 
     python benches/feeder.py [--device cuda] [--workers 0,2] [--runs 7] [--seconds 2] [--only images,tokens]
 
 Both give batches of the same samples to the device, where nothing is computed: the time is that of reading, batching and
 copying. The DataLoader has persistent workers and `pin_memory=True`, and its batches are copied with `non_blocking=True`.
-Both have warmed up, and are timed in turns; what is printed are medians, and in brackets the quartiles, of samples a second.
+Both are warmed up and timed alternately. Prints medians of samples per second, and the quartiles in brackets.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ WORKLOADS = {
 
 
 def write_store() -> None:
-    """The files that are read: small enough for the page cache, since disks are not what is compared."""
+    """Writes the files that are read: small enough for the page cache, because disks are not compared."""
     STORE.mkdir(parents=True, exist_ok=True)
     chance = np.random.default_rng(0)
     np.save(STORE / "tokens.npy", chance.integers(0, 50_000, (8192, 1024)))
@@ -130,7 +130,7 @@ def feeder(workload: Workload, workers: int, device: str, processes: bool) -> me
 
 
 def samples_per_second(loader: Iterable[Any], device: str, least_seconds: float) -> float:
-    """Of whole epochs, until the time is over."""
+    """Measures whole epochs, until the time is over."""
     samples, start = 0, time.perf_counter()
     while time.perf_counter() - start < least_seconds:
         for inputs, _ in loader:

@@ -1,5 +1,5 @@
 /* Measures the cost of the open gate: calls cuLaunchKernel in a loop. The driver refuses each call at once (no function), so
- * little else is measured. `make bench BENCH=gate` runs it with and without MEMLAB_OFFLOAD=1. */
+ * the measurement contains little else. `make bench BENCH=gate` runs it with and without MEMLAB_OFFLOAD=1. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

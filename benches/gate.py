@@ -1,8 +1,8 @@
-"""Measures what the open gate adds to a launch: runs benches/gate.c with and without offloading, interleaved.
+"""Measures the overhead of the open gate per launch: runs benches/gate.c with and without offloading, interleaved.
 
     make bench BENCH=gate
 
-Prints the nanoseconds of a call for both, and their difference, as medians of the rounds. Required: at most 20 ns.
+Prints the nanoseconds per call for both, and their difference, as medians of the rounds. Required: at most 20 ns.
 """
 
 import os

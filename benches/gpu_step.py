@@ -1,18 +1,18 @@
-"""Measures how much slower a training step is under memlab. Needs a GPU.
+"""Measures the slowdown of a training step under memlab. Needs a GPU.
 
     python benches/gpu_step.py               (--small on a GPU with less than 80 GB)
 
-Trains a transformer in bf16 in processes with and without LD_PRELOAD=libmemlab.so. They are started together and take turns:
-in a turn one of them runs while the others wait, and measures the median time of its steps with CUDA events and their mean
-with the wall clock. A machine that is slower for a while so slows all of them. Prints
+Trains a transformer in bf16 in processes with and without LD_PRELOAD=libmemlab.so. They start together and take turns:
+in a turn, one of them runs while the others wait. It measures the median time of its steps with CUDA events and their mean
+with the wall clock. A temporary slowdown of the machine thus affects all of them. Prints
 
     base 61.32 ms, memlab 61.35 ms, slower by 0.05 %          (by CUDA events)
 
-and how much the turns differ. Each kind of process counts with its quieter turns (the lower quartile), because machines are
-shared; with `--processes` there are several of each kind, because one may be slower than another of its kind all its life.
-`--time` measures `memlab run --time` too, of all steps and of one in eight (take `--steps 16` then). Beside it is what users
-would take for that, torch.profiler with CUDA activities, and what both are built on: CUPTI, whose records are thrown away.
-`--launch-bound` takes a step of many small kernels, for which the GPU waits for the CPU. `--simulated` tries the script on
+and the variation of the turns. Each kind of process counts with its quieter turns (the lower quartile), because machines are
+shared. With `--processes`, several of each kind run, because one may be slower than another of its kind all its life.
+`--time` also measures `memlab run --time`, of all steps and of one in eight (use `--steps 16` then). It compares them with
+the usual tool, torch.profiler with CUDA activities, and with the base of both: CUPTI, whose records are thrown away.
+`--launch-bound` uses a step of many small kernels, for which the GPU waits for the CPU. `--simulated` tries the script on
 the simulated GPU, where times mean nothing.
 """
 
@@ -37,19 +37,19 @@ SMALL = {"layers": 12, "width": 1024, "heads": 16, "batch": 4, "context": 1024, 
 LAUNCH_BOUND = {"layers": 24, "width": 256, "heads": 4, "batch": 1, "context": 64, "vocabulary": 1024}
 TINY = {"layers": 2, "width": 64, "heads": 4, "batch": 2, "context": 32, "vocabulary": 256}
 
-# The kinds of processes, the base first; how the base is changed, for those with memlab.
+# Kinds of processes, the base first; and, for those with memlab, their changes to the base.
 BASE, PROFILER, CUPTI = "base", "torch.profiler", "CUPTI alone"
 ENVIRONMENTS = {
     "memlab": {},
     "memlab --time": {"MEMLAB_TIME": "1"},
     "memlab --time-every 8": {"MEMLAB_TIME": "1", "MEMLAB_TIME_EVERY": "8"},
 }
-# What is measured: milliseconds of a step.
+# Figures, in milliseconds per step.
 FIGURES = {"events": "by CUDA events", "wall": "by the wall clock", "submit": "for the CPU to submit it to an idle GPU"}
 
 
 def training(sizes):
-    """A function that trains one step."""
+    """Returns a function that trains one step."""
     import torch
     import torch.nn.functional as F
     from torch import nn
@@ -89,10 +89,10 @@ def training(sizes):
 
 
 def turn(step, steps):
-    """The milliseconds of a step, by each figure."""
+    """Milliseconds per step, by each figure."""
     import torch
 
-    for _ in range(2):  # What the other processes' turns left cold.
+    for _ in range(2):  # Warms the caches after the other processes' turns.
         step()
     torch.cuda.synchronize()
     events = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
@@ -115,7 +115,7 @@ def turn(step, steps):
 
 
 def take_turns(kind, sizes, steps, warm_up):
-    """A process: trains when it is asked to, and prints the figures of each turn."""
+    """Trains on request in this process, and prints the figures of each turn."""
     import torch
 
     if kind == CUPTI and ctypes.CDLL(str(FLOOR)).cupti_floor() != 0:
@@ -176,7 +176,7 @@ class Process:
 
 
 def measure(args, folder):
-    """Facts on the machine, and for each turn the figures of each kind of process."""
+    """Facts about the machine, and the figures of each kind of process for each turn."""
     processes = [Process(kind, number, args, folder) for number in range(args.processes) for kind in args.kinds]
     facts, *_ = [process.answer() for process in processes]
     turns = []
@@ -199,8 +199,8 @@ def has_gpu():
 
 
 def summary(facts, turns, args):
-    """What was measured: of each kind of process its figures, by how many percent they are more than the base's, and by how
-    many its turns differ (the upper quartile from the lower one)."""
+    """Result of each kind of process: its figures, their increase over the base in percent, and the variation of its turns
+    (from the lower to the upper quartile)."""
     kinds: dict[str, dict[str, float]] = {}
     for kind in args.kinds:
         of_kind = kinds[kind] = {}

@@ -4,8 +4,8 @@
     benches/history.py       writes the tables and the plot again
 
 `benches/run.py --record` adds figures, one row each. A run is a date, a commit and a machine. In RESULTS.md
-`<!-- history: BENCH PATTERN -->` begins a table of the last runs of BENCH, with the figures whose names PATTERN matches at
-their start. `<!-- end of history -->` ends it.
+`<!-- history: BENCH PATTERN -->` begins a table of the last runs of BENCH, with the figures whose names start with a match
+of PATTERN. `<!-- end of history -->` ends it.
 """
 
 import csv
@@ -24,7 +24,7 @@ TABLE = re.compile(r"(<!-- history: (\w+) ?(.*?) -->\n)(?s:.*?)(<!-- end of hist
 # Columns of a table.
 RUNS = 4
 
-# The figure of each benchmark that is plotted.
+# Plotted figure of each benchmark.
 PLOTTED = {
     "overhead": "shallow, ratio",
     "append": "1 thread",
@@ -41,12 +41,12 @@ PLOTTED = {
 }
 COLORS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#17becf")
 COLUMNS, WIDTH, HEIGHT, MARGIN = 3, 320, 170, 40
-# More points than these have labels at the first and the last only.
+# With more points than this, only the first and the last have labels.
 LABELS = 7
 
 
 class Row(NamedTuple):
-    """A figure of one run. `driver` is empty without a GPU, `unit` of a ratio."""
+    """A figure of one run. `driver` is empty without a GPU, `unit` is empty for a ratio."""
 
     date: str
     commit: str
@@ -79,7 +79,7 @@ def machine():
 
 
 def commit():
-    """The commit of the tree, with a `+` if files have changed since."""
+    """Commit of the tree, with a `+` if files have changed since."""
     describe = ["git", "describe", "--always", "--abbrev=8", "--exclude=*", "--dirty=+"]
     return subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
@@ -93,7 +93,7 @@ def add(commit, bench, figures):
 
 
 def table(rows):
-    """Figures of one benchmark as Markdown: a column for each of the last runs."""
+    """Figures of one benchmark as Markdown, with a column for each of the last runs."""
     runs = list(dict.fromkeys(row.run for row in rows))[-RUNS:]
     cells = {(row.figure, row.run): f"{row.value} {row.unit}".strip() for row in rows}
     heads = [", ".join(filter(None, (day, f"`{commit}`", name, driver))) for day, commit, name, driver in runs]
@@ -114,7 +114,7 @@ def with_tables(text, rows):
 
 
 def panel(title, rows, colors):
-    """SVG of one figure over its runs: points from zero up, a line for each machine."""
+    """SVG of one figure over its runs: points from zero up, and a line for each machine."""
     top = max(float(row.value) for row in rows) * 1.1
     step = (WIDTH - 2 * MARGIN) / max(len(rows) - 1, 1)
     points: dict[str, list[tuple[float, float]]] = {}

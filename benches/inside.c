@@ -1,7 +1,7 @@
-/* What memlab's hooks take in a program that runs: code and data of PyTorch's own have used the processor's caches before each.
+/* Measures memlab's hooks in a running program: PyTorch's code and data use the processor's caches before each call.
  *
- * Preloaded before libmemlab.so, so that PyTorch calls these functions, which call memlab's and take the time. Without libmemlab.so
- * they call PyTorch's own: that is what to subtract. `benches/inside.py` runs it. */
+ * Preloaded before libmemlab.so, so that PyTorch calls these functions, which call memlab's and time them. Without
+ * libmemlab.so, they call PyTorch's own, whose time is to be subtracted. `benches/inside.py` runs it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdatomic.h>
@@ -27,7 +27,7 @@ static void note(int kind, uint64_t before) {
         ticks[kind][at] = (uint32_t)(__rdtsc() - before);
 }
 
-/* The function behind this one: memlab's, or that of the library of PyTorch's that has it. */
+/* Returns the function behind this one: memlab's, or that of the PyTorch library that defines it. */
 static void *behind(const char *symbol, const char *library) {
     void *found = dlsym(RTLD_NEXT, symbol);
     void *handle = found ? NULL : dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
@@ -64,7 +64,7 @@ uint64_t _ZN2at15sequence_number17get_and_incrementEv(void) {
     return got;
 }
 
-/* Forgets what was measured until now. */
+/* Resets the measurements. */
 void inside_begin(void) {
     for (int kind = NODE; kind < KINDS; kind++)
         atomic_store(&taken[kind], 0);
@@ -77,7 +77,7 @@ static int ascending(const void *a, const void *b) {
     return (left > right) - (left < right);
 }
 
-/* Of each kind: how many there were; median and mean nanoseconds. The mean leaves out the highest percent, in which the thread was
+/* Writes count, median and mean nanoseconds of each kind. The mean leaves out the highest percent, in which the thread was
  * interrupted. */
 void inside_end(double found[KINDS][3]) {
     double tick = (now() - start) / (double)(__rdtsc() - start_ticks);

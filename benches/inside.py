@@ -1,11 +1,10 @@
-"""Measures what memlab's hooks take inside a training that runs, where PyTorch's own code and data have used the processor's
-caches before each of them.
+"""Measures memlab's hooks inside a training, where PyTorch's code and data use the processor's caches before each call.
 
     make bench BENCH=inside                  (on a GPU: python benches/inside.py target/bench/inside.so)
 
 trains the launch-bound step of benches/gpu_step.py in interleaved processes with and without libmemlab.so. PyTorch's calls
-of the hooked functions go through inside.c, which takes the time. Prints, in nanoseconds, what PyTorch's function takes
-alone (the mean), what memlab adds to it, and what that makes for a step:
+of the hooked functions go through inside.c, which times them. Prints, in nanoseconds, the time of PyTorch's function alone
+(the mean), memlab's overhead, and the overhead per step:
 
     hook          a step      alone     median       mean
     node             659        189        329        401
@@ -27,7 +26,7 @@ KINDS = ("node", "allocated", "freed")
 
 
 def measured(library, steps, warm_up):
-    """A process: how many calls of each kind a step makes, and what they take."""
+    """Calls of each kind per step in one process, and their times."""
     import torch
 
     inside = ctypes.CDLL(library)

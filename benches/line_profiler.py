@@ -1,14 +1,14 @@
-"""Measures what profiling a function by line adds, beside pytorch_memlab, in one run.
+"""Measures the overhead of profiling a function by line, compared with pytorch_memlab, in one run.
 
     make bench BENCH=tools           (or, on a machine with a GPU: python benches/line_profiler.py)
 
 Profiles a function whose loop allocates, computes and frees, in fresh processes, interleaved: without a profiler, with
-pytorch_memlab's LineProfiler and with memlab's, which loads the library late. Prints microseconds for each line that ran:
+pytorch_memlab's LineProfiler and with memlab's, which loads the library late. Prints microseconds for each executed line:
 
     without …, pytorch_memlab +…, memlab +…, ratio …
 
-The ratio is memlab's addition divided by pytorch_memlab's. The figure of a process is the median over its calls; the figure
-that is printed is the median over rounds.
+The ratio is memlab's overhead divided by pytorch_memlab's. The figure of a process is the median over its calls. The printed
+figure is the median over rounds.
 """
 
 import argparse
@@ -23,7 +23,7 @@ LINES = 4 * 100 + 100 + 3
 
 
 def measure(tool, calls):
-    """One process: prints the microseconds per line."""
+    """Measures in one process and prints the microseconds per line."""
     import torch
 
     def work():

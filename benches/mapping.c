@@ -1,5 +1,5 @@
-// What the driver's calls take that a move makes beside its copies, and what of that a copy can hide; and what a copy takes
-// by its size, number of streams and kind of host memory. Milliseconds for each way, on a machine with an NVIDIA GPU:
+// Measures the driver's calls of a move besides its copies, and the part of them that a copy can hide. Also measures copies
+// by size, number of streams and kind of host memory. Prints milliseconds for each way, on a machine with an NVIDIA GPU:
 //
 //     cc -O2 -I/usr/local/cuda/include benches/mapping.c -lcuda -o /tmp/mapping && /tmp/mapping [GiB] [MiB of a piece]
 #include "driver.h"
@@ -18,7 +18,7 @@ static CUmemGenericAllocationHandle handles[MOST];
 static CUevent copied[MOST];
 static CUstream stream, streams[4];
 static char *host;
-static size_t host_bytes; // Copies begin again at its start.
+static size_t host_bytes; // Copies wrap around at its end.
 
 // Milliseconds.
 static double since(double start) { return (now() - start) * 1e3; }
@@ -74,7 +74,7 @@ static double out_beside(void (*work)(int)) {
     return since(start);
 }
 
-// Copies back, and maps each piece while the one before is copied.
+// Copies back, and maps each piece while the previous one is copied.
 static double back_beside(void) {
     double start = now();
     for (int i = 0; i < count; i++) {
@@ -87,7 +87,7 @@ static double back_beside(void) {
     return since(start);
 }
 
-// Copies in chunks, in turn on some of the streams.
+// Copies in chunks, alternating between some of the streams.
 static double copies(int to_host, size_t chunk, int turns) {
     double start = now();
     for (size_t offset = 0; offset < count * piece; offset += chunk) {

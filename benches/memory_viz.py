@@ -1,10 +1,10 @@
-"""Measures PyTorch's own viewer on the run that memlab's dashboard is measured on.
+"""Measures PyTorch's own viewer on the run of memlab's dashboard benchmark.
 
     benches/memory_viz.py TRACE [EVENTS]
 
-exports TRACE (`memlab export --format memory_viz`, with at most EVENTS events, 1,000,000 by default) and runs
-`python -m torch.cuda._memory_viz trace_plot` on the result, as users do to open it in a browser. Prints the seconds and the
-peak memory of that, and the size of the page that the browser has to open.
+exports TRACE (`memlab export --format memory_viz`, with at most EVENTS events, 1,000,000 by default). It then runs
+`python -m torch.cuda._memory_viz trace_plot` on the result, as users do to open it in a browser. Prints the seconds and peak
+memory of that command, and the size of the page for the browser.
 """
 
 import resource

@@ -1,9 +1,9 @@
-"""Measures how fast a program's GPU memory moves to the host and back, compared with the bus and with other tools.
+"""Measures the speed of moving a program's GPU memory to the host and back, compared with the bus and with other tools.
 
     benches/move.py [--gib 10 40] [--rounds 3] [--json FILE]         on a machine with an NVIDIA GPU
     benches/move.py --simulated                                     tries the script
 
-In one run, for each size, each with the same tensors in its own process:
+In one run, for each size, each with the same tensors in a separate process:
 
 - the ceiling: one pinned buffer, one stream, the same bytes both ways;
 - memlab: `offload` and `restore` of an unmodified program, the first time (host memory is pinned) and after that; with
@@ -33,7 +33,7 @@ SIMGPU = ROOT / "simgpu" / "simgpu"
 sys.path.insert(0, str(ROOT / "tests" / "move"))
 
 GIB = 1 << 30
-# A training has thousands of tensors in some hundred segments.
+# A training has thousands of tensors in a few hundred segments.
 TENSOR = 64 << 20
 
 
@@ -49,7 +49,7 @@ def tensors(size):
 
 def check(held):
     if "SIMGPU_CARDS" in os.environ:
-        return  # Kernels do nothing there, and `fill_` is a kernel.
+        return  # On the simulated GPU, kernels do nothing, and `fill_` is a kernel.
     for number, tensor in enumerate(held):
         assert int(tensor[12345]) == int(tensor[-1]) == number % 251, f"tensor {number} is wrong"
 
@@ -73,7 +73,7 @@ def ceiling(size, rounds):
 
 
 def there_and_back(held, rounds, out, back):
-    """The best seconds in each direction; checks the bytes afterwards."""
+    """Best seconds in each direction; checks the bytes afterwards."""
     import torch
 
     times: dict = {"out": [], "back": []}
@@ -116,7 +116,7 @@ def memory_saver(size, rounds):
 
 
 def hold(size, rounds):
-    """Holds memory until it is told to check it."""
+    """Holds memory until it receives the command to check it."""
     held = tensors(size)
     print("ready", flush=True)
     sys.stdin.readline()

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Runs every check that needs a real GPU, in less than nine minutes, on a machine with an NVIDIA GPU and PyTorch. It builds only
-# C programs. `cargo build --release --workspace --lib --bins --examples` on another machine builds what it needs:
+# Runs every check that needs a real GPU, in less than nine minutes, on a machine with an NVIDIA GPU and PyTorch.
+# Compiles only C programs. Requires the output of `cargo build --release --workspace --lib --bins --examples` from
+# another machine:
 #
 #     target/release/{memlab,libmemlab.so,examples/libcupti_{truth,floor}.so}     python/memlab (with _native.abi3.so)     tests/     benches/
 #     target/release/libsimgpu_*.so     for `plan`
@@ -9,7 +10,7 @@
 #     benches/on_gpu.sh exact layers                   only the checks whose names start with these, or are these ("plan")
 #     SIMGPU=simgpu/simgpu benches/on_gpu.sh     tries the script on the simulated GPU
 #
-# log.txt has the results for people, summary.json for programs. The exit status is 0 if every check passed. $PYTHON sets the
+# Writes log.txt for people and summary.json for programs. The exit status is 0 if every check passed. $PYTHON sets the
 # Python. Default: python3 or .venv/bin/python, whichever has PyTorch.
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 for python in ${PYTHON:-python3 "$here/../.venv/bin/python"}; do

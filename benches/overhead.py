@@ -1,4 +1,4 @@
-"""Measures what memlab adds to a block event, compared with PyTorch's own recorder, in one run.
+"""Measures memlab's overhead per block event, compared with PyTorch's own recorder, in one run.
 
     make bench BENCH=overhead        (or, on a machine with a GPU: python benches/overhead.py)
 
@@ -8,7 +8,7 @@ allocations and their recording. Repeats it 40 frames deep, with four threads th
 
     shallow: base … µs a step, PyTorch's recorder +… ns an event, memlab +… ns an event, ratio …
     …
-    ratio: X          (the worst of them: memlab's addition divided by the recorder's)
+    ratio: X          (the worst of them: memlab's overhead divided by the recorder's)
 
 An event is a block handed out or taken back. Each process counts with its quietest steps (the lower quartile), because the
 machines are shared. The figure is the median over rounds.
@@ -23,12 +23,12 @@ import sys
 from pathlib import Path
 
 LIBRARY = Path(__file__).resolve().parent.parent / "target" / "release" / "libmemlab.so"
-# How many frames deeper, and how many threads. Compiled code is compiled by the main thread, as memlab learns of it there.
+# Additional frames, and threads. The main thread compiles code, because memlab detects compilation there.
 SHAPES = {"shallow": (0, 1), "40 frames deep": (40, 1), "4 threads": (0, 4), "compiled": (0, 0)}
 
 
 def measure(recorder, depth, threads, steps):
-    """One process: prints the seconds and the events of a step."""
+    """Measures in one process and prints the seconds and the events of a step."""
     import threading
     import time
 

@@ -1,4 +1,4 @@
-"""Measures how fast a model runs that is larger than its share of the GPU: memlab, the resident model and other tools.
+"""Measures the speed of a model that is larger than its share of the GPU: memlab, the resident model and other tools.
 
     benches/page.py [--shapes A,B,D:4096:50,E,F,H] [--methods …] [--layers 8] [--rounds 2] [--json FILE] [--markdown FILE]
     benches/page.py --short [--seconds 420]  what fits in a few minutes of a GPU, the most important first
@@ -12,15 +12,15 @@ Shapes are those of the reference: A bus-bound, B balanced, C compute-bound, D b
 G a loop, H a zoo of models whose outputs are only compared. A letter stands for its default, `A:512` is A with 512 tokens,
 `D:4096:50` is D with 4096 tokens and a budget of 50 % of the weights.
 
-Each method runs in its own process, forked from one that has only imported PyTorch. Rounds alternate their order (ABBA).
+Each method runs in a separate process, forked from one that has only imported PyTorch. Rounds alternate their order (ABBA).
 Each process creates the same weights in host memory, measures the ceiling of pinned copies, sets up the method and runs
 forwards: the first, three more, and then at least twenty that are timed, or as many as --per-shape seconds allow. A forward
 lasts from the end of the previous one until its result is available. Without --no-resident, each process first measures
 the resident model.
 
-The floor is max(compute, bytes/ceiling). Compute is the resident model's forward; bytes are what a forward needs, less the
-budget for methods that have one. `memlab` (budget=None) chooses what it keeps, so its floor is the resident time. GB/s are
-these bytes over the time taken. The row of a method that is not installed or fails says why.
+The floor is max(compute, bytes/ceiling). Compute is the resident model's forward; bytes are those that a forward needs, less
+the budget for methods that have one. `memlab` (budget=None) chooses its resident weights, so its floor is the resident time.
+GB/s are these bytes over the measured time. The row of a method that is not installed or fails has the reason.
 
 With --cap, all methods have equal memory: PyTorch may reserve this much for weights and activations together. Add
 --no-resident then, because a cap below the model's size excludes the resident model.
@@ -40,8 +40,9 @@ FOLDER = Path(__file__).resolve().parent / "paging"
 sys.path.insert(0, str(FOLDER))
 sys.path.append(str(FOLDER.parent.parent / "python"))  # The memlab built here, unless one is installed.
 
-# (shapes, methods, one process a method, layers), the requirements first. With eight layers the floor is in proportion, and
-# what another tool loses at the start of a forward counts twice. Two layers for methods that copy serially and slowly.
+# (shapes, methods, one process a method, layers), the requirements first. With eight layers the floor is in proportion,
+# and another tool's loss at the start of a forward counts twice. Two layers are for methods that copy serially and
+# slowly.
 SHORT = [
     ("A:512,B", "resident,memlab-min,diffusers-block,diffusers-leaf,mmgp", True, 8),
     ("B", "memlab,memlab-budget", False, 8),
@@ -88,7 +89,7 @@ class Bench:
         print(f"[{line['at']:5.0f} s] {line['shape']}: {line['method']}: {said}", flush=True)
 
     def apart(self, task, each):
-        """Runs `task` in a process; `each` gets its messages. Returns how it ended if it failed."""
+        """Runs `task` in a process; `each` gets its messages. Returns the reason of its end if it failed."""
         import worker
 
         ours, theirs = self.context.Pipe(duplex=False)
@@ -113,7 +114,7 @@ class Bench:
         return how
 
     def run(self, method, wanted, layers, number):
-        """One process: a method and shapes of one model."""
+        """Runs one process: a method and shapes of one model."""
         names = [shape.name for shape in wanted]
         if self.left() < self.args.least:
             self.left_out.append(f"{method.name} on {', '.join(names)}")
@@ -141,7 +142,7 @@ class Bench:
             each({"shape": name, "method": method.name, "round": number, "error": how or "ended without a word"})
 
     def shapes(self, text, asked, together, layers, rounds):
-        """Every method on every shape of a list, in alternating order."""
+        """Runs every method on every shape of a list, in alternating order."""
         import methods
         import shapes
 
@@ -157,7 +158,7 @@ class Bench:
                 self.run(methods.METHODS[name], wanted, layers, number)
 
     def animals(self, asked):
-        """The zoo: each method on all models in one process."""
+        """Runs the zoo: each method on all models in one process."""
         import methods
         import zoo
 
@@ -196,7 +197,7 @@ def machine(device):
 
 
 def gpu():
-    """The first GPU's name and memory, or None. Another process asks, because a driver in use cannot be forked."""
+    """Name and memory of the first GPU, or None. Another process queries them, because a driver in use cannot be forked."""
     import torch
 
     reader, writer = os.pipe()

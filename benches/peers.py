@@ -1,9 +1,9 @@
-"""What other people's packages do in the same place, run as they published it, without what else these packages need.
+"""Imports other projects' implementations for comparison, as published, without their other dependencies.
 
 `make peers` puts torchtune, TRL and sentence-transformers into `target/peers` without their dependencies: pure Python, 12
-MB, so that it can be carried to a machine with a GPU and without a network. Their files are imported as they are. What these
-import beside PyTorch and do not use in what is measured, or that is one line here (a logger, a comparison of versions),
-stands in for packages that are not there; packages' `__init__` do not run, as these import everything.
+MB, so that it can be carried to a machine with a GPU and without a network. Their files are imported unchanged. Stand-ins
+replace missing packages that the measured code does not use, or uses only for one line (a logger, a comparison of versions).
+The packages' `__init__` do not run, because they import everything.
 """
 
 import importlib
@@ -20,15 +20,15 @@ FOLDER = Path(__file__).resolve().parent.parent / "target" / "peers"
 
 
 class Absent(Exception):
-    """A peer cannot be had; the message says why."""
+    """A peer is not available; the message states the reason."""
 
 
 class _Unused:
-    """Stands for a class or function that is not used in what is measured."""
+    """Replaces a class or function that the measured code does not use."""
 
 
 class _StandIn(ModuleType):
-    """A module of which only what is given is used."""
+    """A module with only the given attributes."""
 
     def __init__(self, name: str, path: Path | None = None, **given: Any) -> None:
         super().__init__(name)
@@ -42,9 +42,9 @@ class _StandIn(ModuleType):
 
 
 def _others() -> dict[str, ModuleType]:
-    """The modules that the peers' files import from packages that are not there."""
+    """Stand-ins for the modules that the peers' files import from missing packages."""
     log = {"get_logger": lambda *_: logging.getLogger("peers")}
-    # PyTorch is newer than any version that is asked for.
+    # PyTorch is newer than any version in these comparisons.
     versions = {"is_torch_version": lambda *_: True}
     # For a warning when the host's memory is nearly full.
     memory = {"virtual_memory": lambda: SimpleNamespace(percent=0)}
@@ -70,13 +70,13 @@ def _others() -> dict[str, ModuleType]:
 
 
 def _packages(*names: str, **given: dict[str, Any]) -> dict[str, ModuleType]:
-    """The peers' packages without their `__init__`, so that files in them can be imported alone."""
+    """The peers' packages without their `__init__`, so that single files in them can be imported."""
     return {name: _StandIn(name, FOLDER / name.replace(".", "/"), **given.get(name, {})) for name in names}
 
 
 @contextmanager
 def _in_place_of(modules: dict[str, ModuleType]):
-    """These are what is imported. Others of the same names are back afterwards."""
+    """Replaces modules during an import, and restores others of the same names afterwards."""
     before = {name: sys.modules.get(name) for name in modules}
     sys.modules.update(modules)
     sys.path.insert(0, str(FOLDER))
@@ -92,7 +92,7 @@ def _in_place_of(modules: dict[str, ModuleType]):
 
 
 def version(package: str) -> str:
-    """The version of a peer. Raises `Absent` if it is not there."""
+    """Version of a peer. Raises `Absent` if it is missing."""
     found: list[Distribution] = list(distributions(name=package, path=[str(FOLDER)]))
     if not found:
         raise Absent(f"no {package} in {FOLDER}: `make peers` puts it there")
@@ -109,7 +109,7 @@ def _imported(package: str, name: str, modules: dict[str, ModuleType]) -> Any:
 
 
 def torchtune() -> Any:
-    """torchtune's module of `OffloadActivations`."""
+    """Imports torchtune's module of `OffloadActivations`."""
     modules = _packages("torchtune", "torchtune.training")
     modules["torchtune.modules"] = _StandIn("torchtune.modules")
     modules["torchtune.utils"] = _StandIn("torchtune.utils", get_logger=lambda *_: logging.getLogger("torchtune"))
@@ -117,12 +117,12 @@ def torchtune() -> Any:
 
 
 def trl() -> Any:
-    """TRL's module of `OffloadActivations`."""
+    """Imports TRL's module of `OffloadActivations`."""
     return _imported("trl", "trl.models.activation_offloading", _packages("trl", "trl.models"))
 
 
 def cached_loss(model: Any, **options: Any) -> Any:
-    """sentence-transformers' `CachedMultipleNegativesRankingLoss` of a model, that returns a dictionary with
+    """sentence-transformers' `CachedMultipleNegativesRankingLoss` of a model that returns a dictionary with
     `"sentence_embedding"` (samples, width) for one with tensors."""
     top, inner = "sentence_transformers", "sentence_transformers.sentence_transformer"
     modules = _packages(top, f"{top}.base", f"{top}.base.losses", f"{top}.util", inner, f"{inner}.losses")

@@ -1,5 +1,5 @@
-// What it takes to get host memory that a GPU can copy into, by way and number of threads: the first offload of a program
-// waits for it. GB/s of each way, on a machine with an NVIDIA GPU:
+// Measures how fast host memory becomes available for copies from a GPU, by way and number of threads. The first offload of
+// a program waits for it. Prints GB/s of each way, on a machine with an NVIDIA GPU:
 //
 //     cc -O2 -pthread -I/usr/local/cuda/include benches/pinning.c -lcuda -o /tmp/pinning && /tmp/pinning [GiB]
 #include "driver.h"

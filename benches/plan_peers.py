@@ -1,12 +1,17 @@
-"""Measures plans of memory beside what others say, in one run on simulated cards.
+"""Compares memory plans with other tools' estimates, in one run on simulated cards.
 
     make bench BENCH=plan
 
-Prints for 5 programs at 2 batches what PyTorch reserves at most, the error and the seconds of `memlab plan`,
-`memlab.inspect`, accelerate's estimate and PyTorch's MemTracker; then the largest batch on a card of 16 GiB that `memlab
-plan` and Lightning's batch-size finder find, and whether it runs for 20 steps and one more does not; then how long `memlab
-plan` takes for GPT-2. Each is a process of its own, seconds include imports, and figures are medians over rounds. Kernels
-compute nothing on a simulated card: a finder's seconds are those of the CPU alone.
+Prints three tables:
+
+- For 5 programs at 2 batches: PyTorch's peak reserved memory, and the error and the seconds of `memlab plan`,
+  `memlab.inspect`, accelerate's estimate and PyTorch's MemTracker.
+- The largest batch on a card of 16 GiB by `memlab plan` and by Lightning's batch-size finder, and whether it runs for 20
+  steps and the next larger does not.
+- The duration of `memlab plan` for GPT-2.
+
+Each runs in a separate process; seconds include imports; figures are medians over rounds. Kernels compute nothing on a
+simulated card: a finder's seconds are those of the CPU alone.
 """
 
 import argparse
@@ -24,12 +29,12 @@ MEMLAB = Path(__file__).resolve().parent.parent / "target" / "release" / "memlab
 FIT_CARD = "16GiB"
 STEPS = 20
 METHODS = ["memlab plan", "memlab.inspect", "accelerate", "MemTracker"]
-# Which of them needs a device.
+# Methods that need a device, and its card.
 ON_CARD = {"MemTracker": "h100"}
 
 
 def run(*command, card=None):
-    """What it prints last, as JSON, and seconds. None instead if it fails, which is said unless memory ran out."""
+    """The last line of output, as JSON, and seconds. None if it fails, which is reported unless memory ran out."""
     simulated = [MEMLAB, "simulate", "--card", card, "--"] if card else []
     begin = time.perf_counter()
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Programs for `plan_peers.py`, and what each method says of them: `planning.py METHOD PROGRAM BATCH…` prints JSON."""
+"""Programs for `plan_peers.py`, and each method's figures for them: `planning.py METHOD PROGRAM BATCH…` prints JSON."""
 
 import contextlib
 import json
@@ -26,9 +26,9 @@ class Program:
     """A training."""
 
     model: Callable[[], torch.nn.Module]
-    #: A batch of so many rows, on a device.
+    #: Function that makes a batch of this many rows, on a device.
     batch: Callable[[int, str], Any]
-    #: Of a model and a batch.
+    #: Function of a model and a batch.
     loss: Callable[[torch.nn.Module, Any], torch.Tensor]
     batches: tuple[int, int]
     amp: torch.dtype | None = None
@@ -119,7 +119,7 @@ class Whole(torch.nn.Module):
 
 
 def estimated(name, *rows):
-    """accelerate's, which is the same for all batches."""
+    """accelerate's estimate, which is the same for all batches."""
     from accelerate.commands.estimate import estimate_training_usage
     from accelerate.utils import calculate_maximum_sizes
 
@@ -145,7 +145,7 @@ def tracked(name, *rows):
             tracker = MemTracker()
             tracker.track_external(model, optimizer)
             with tracker:
-                # The first makes the optimizer's state.
+                # The first step makes the optimizer's state.
                 for _ in range(2):
                     step(program, model, optimizer, program.batch(count, "cuda"))
                     tracker.reset_mod_stats()
@@ -155,7 +155,7 @@ def tracked(name, *rows):
 
 
 def found_by_lightning(name):
-    """By its batch-size finder, as its documentation has it used."""
+    """Result of its batch-size finder, used as documented."""
     import lightning
     from lightning.pytorch.tuner import Tuner
 
@@ -176,7 +176,7 @@ def found_by_lightning(name):
             row = program.batch(1, "cpu")[0]
             return torch.utils.data.DataLoader([row] * 100_000, batch_size=self.batch_size)
 
-    # Where it saves the model, to have it as it was.
+    # Folder in which it saves the model, to restore it.
     with tempfile.TemporaryDirectory() as folder:
         trainer = lightning.Trainer(
             accelerator="gpu", devices=1, logger=False, enable_checkpointing=False, default_root_dir=folder,

@@ -1,4 +1,4 @@
-"""Measures what a report of 10,000 live tensors takes, beside pytorch_memlab, in one run.
+"""Measures a report of 10,000 live tensors, compared with pytorch_memlab, in one run.
 
     make bench BENCH=tools           (or, on a machine with a GPU: python benches/reporter.py)
 
@@ -7,9 +7,9 @@ and the state of Adam, all named). The report is written to a file and to a term
 
     tensors, to a file: pytorch_memlab … ms, memlab … ms, ratio …
 
-The figure of a process is the quickest of its reports, because machines are shared; the figure that is printed is the
-median over rounds. Finding tensors means looking at every object of the process, so that is printed too: how many there
-are, and how long Python's `gc.get_objects()` takes alone.
+The figure of a process is the quickest of its reports, because machines are shared. The printed figure is the median over
+rounds. Finding tensors requires a look at every object of the process, so the number of objects and the time of Python's
+`gc.get_objects()` alone are printed too.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def quickest(function, runs):
 
 
 def measure(tool, scene, runs):
-    """One process: prints the milliseconds of a report by sink."""
+    """Measures in one process and prints the milliseconds of a report by sink."""
     warnings.simplefilter("ignore")
     module = __import__(tool)
     reporter, kept = (make_tensors if scene == "tensors" else make_training)(module.MemReporter)

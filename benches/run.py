@@ -26,7 +26,7 @@ FIGURE = re.compile(r"= (?P<name>.+): (?P<value>-?[\d.]+)(?: (?P<unit>\S+))?")
 
 @dataclass(frozen=True)
 class Bench:
-    """Shell commands that measure something. `make` builds `needs`. A benchmark with a `reason` runs only by its name."""
+    """Shell commands of a benchmark. `make` builds `needs`. A benchmark with a `reason` runs only by its name."""
 
     sentence: str
     commands: str

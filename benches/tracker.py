@@ -1,9 +1,9 @@
-"""Measures what asking memlab.tracker takes, with many live blocks.
+"""Measures queries of memlab.tracker with many live blocks.
 
     make bench BENCH=tools           (or, on a machine with a GPU: python benches/tracker.py)
 
 Holds 100,000 blocks allocated by 50 lines, and prints the median time of `totals()` and `by_line()` with nothing new to
-read, of `totals()` after one allocation, of `live_blocks()`, and of beginning and ending a watch.
+read, of `totals()` after one allocation, of `live_blocks()`, and of starting and ending a watch.
 """
 
 import argparse

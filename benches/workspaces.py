@@ -1,4 +1,4 @@
-"""Prints the workspace that cuDNN takes for each convolution: one line of JSON for a shape, a data type and a direction.
+"""Prints cuDNN's workspace for each convolution: one line of JSON per shape, data type and direction.
 
 Run it on a GPU, and on the simulated card with the same PyTorch; then compare:
 
@@ -6,7 +6,7 @@ Run it on a GPU, and on the simulated card with the same PyTorch; then compare:
     memlab simulate --card h100 -- python benches/workspaces.py > simulated.jsonl
     python benches/workspaces.py --compare card.jsonl simulated.jsonl
 
-It stops after 50 seconds (--seconds). The shapes that matter most come first.
+It stops after 50 seconds (--seconds). The most important shapes come first.
 """
 
 import argparse
@@ -20,7 +20,8 @@ from typing import Any
 import torch
 
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-# Images (count, channels, sizes), filters (outputs, lengths), then what differs from stride 1, no padding, channels apart.
+# Images (count, channels, sizes), filters (outputs, lengths), then deviations from stride 1, no padding, channels
+# first.
 SHAPES: list[tuple[list[int], list[int], dict[str, Any]]] = [
     # Filters of 1x1x1: the last layer of a segmentation, with few outputs, then channels that are multiples of 8.
     ([6, 16, 64, 64, 64], [3, 1, 1, 1], {}),
@@ -56,7 +57,7 @@ SHAPES: list[tuple[list[int], list[int], dict[str, Any]]] = [
     ([6, 32, 64, 64, 64], [16, 3, 3, 3], {"padding": 1}),
     ([6, 64, 16, 16, 16], [32, 2, 2, 2], {"stride": 2, "transposed": True}),
     ([6, 32, 32, 32, 32], [16, 2, 2, 2], {"stride": 2, "transposed": True}),
-    # Further ones.
+    # Further shapes.
     ([2, 64, 16, 16, 16], [32, 4, 4, 4], {"stride": 2, "padding": 1, "transposed": True}),
     ([2, 64, 16, 16, 16], [64, 3, 3, 3], {"padding": 1, "transposed": True}),
     ([2, 16, 16, 16, 16], [3, 1, 1, 1], {"transposed": True}),
@@ -74,7 +75,7 @@ TYPES = [torch.float16, torch.bfloat16, torch.float32]
 
 
 def temporary(call):
-    """The bytes that a call takes beside its results, at its first run and at the second, and those results."""
+    """Temporary bytes of a call besides its results, at its first run and at the second, and those results."""
     taken = []
     for _ in range(2):
         before = torch.cuda.memory_stats()["requested_bytes.all.current"]
@@ -87,7 +88,7 @@ def temporary(call):
 
 
 def kernels(call):
-    """The names of the kernels that a call runs, shortened."""
+    """Shortened names of the kernels that a call runs."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         call()
         torch.cuda.synchronize()
@@ -96,7 +97,7 @@ def kernels(call):
 
 
 def directions(images, filters, kind, last=False, stride=1, padding=0, dilation=1, transposed=False):
-    """The calls for result, gradient of the images and gradient of the filters, which allocate nothing else."""
+    """Calls for result, gradient of the images and gradient of the filters, which allocate nothing else."""
     spatial = len(images) - 2
     outputs, *lengths = filters
     inputs = images[1]

@@ -18,7 +18,7 @@ const TYPES: &str = "CUpti_ActivityMemory[24]|CUpti_ActivityMemoryPool[23]|CUpti
     |CUpti_ActivityKernel9|CUpti_ActivityMemcpy5|CUpti_ActivityMemcpyPtoP4|CUpti_ActivityMemset4|CUpti_ActivityMemcpyKind\
     |CUpti_CallbackData|CUpti_ResourceData|CUpti_GraphData|CUpti_CallbackIdResource|CUpti_driver_api_trace_cbid";
 
-/// For enumerations with hundreds of values, the prefixes of the values to keep: those about memory, copies and kernels.
+/// Prefixes of the values to keep in enumerations with hundreds of values: those about memory, copies and kernels.
 const VALUES: [(&str, &[&str]); 4] = [
     (
         "CUPTI_ACTIVITY_KIND_",
@@ -112,7 +112,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The folder of `stddef.h` and similar headers: the libclang wheel has none, so gcc's are used.
+/// Returns the folder of `stddef.h` and similar headers: the libclang wheel has none, so gcc's are used.
 fn compiler_headers() -> Result<String, Box<dyn Error>> {
     let said = Command::new("gcc").arg("-print-file-name=include").output()?;
     Ok(String::from_utf8(said.stdout)?.trim().to_owned())

@@ -24,7 +24,7 @@ from harness import LIBRARY, MEMLAB, Failed, Harness
 
 import paging
 
-# Seconds, of nine minutes.
+# Time limit in seconds, of nine minutes.
 SECONDS = 525
 
 FACTS = """
@@ -55,7 +55,7 @@ def machine(harness):
 
 
 def together():
-    """Checks that can run at once, because their figures are of one process."""
+    """Runs checks that can run at once, because their figures are of one process."""
     for model in exact.MODELS:
         yield f"exact {model}", exact.check_model, model
     for case in exact.LAYERS:
@@ -77,7 +77,7 @@ def together():
 
 
 def alone():
-    """Checks that need the whole GPU, or an idle machine."""
+    """Runs checks that need the whole GPU, or an idle machine."""
     yield "batch exact", batches.check_exact
     yield "batch zoo", batches.check_zoo
     yield "batch mixing", batches.check_mixing
@@ -137,7 +137,7 @@ def main():
     known = {check[0] for checks in (together(), alone()) for check in checks}
 
     def chosen(checks):
-        # A whole name is meant alone: "plan" is not "plan on gpu", which takes as long again.
+        # A complete name matches only itself: "plan" does not select "plan on gpu", which takes as long again.
         def is_meant(name):
             return any(name == word if word in known else name.startswith(word) for word in wanted)
 

@@ -1,11 +1,11 @@
-"""What `memlab advise` says, beside what the changed programs take."""
+"""Compares the forecasts of `memlab advise` with measurements of the changed programs."""
 
 import json
 import sys
 
 from harness import ROOT, Failed
 
-# Required: the peak is within so much of what is said, and the time of a step.
+# Maximum relative errors of the peak and of the step time.
 PEAK, TIME = 0.03, 0.10
 
 

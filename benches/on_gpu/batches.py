@@ -1,12 +1,12 @@
-"""Batches in pieces on the real GPU: gradients, memory, speed."""
+"""Micro-batches on the real GPU: gradients, memory, speed."""
 
 from harness import TESTS
 
-# Pieces may be so many times as far from the gradients in float64 as the whole batch in float32 is.
+# Maximum distance of micro-batches from the gradients in float64, as a multiple of that of the whole batch in float32.
 FARTHER = 2.0
-# Of gradients in float64, of each other.
+# Maximum relative distance between gradients in float64.
 ROUNDING = 1e-12
-# Of what may be allocated, pieces use at least this share.
+# Minimum share of the permitted memory that micro-batches use.
 USED = 0.5
 
 
@@ -15,9 +15,9 @@ def lines(harness, folder, what, program="pieces.py"):
 
 
 def check_exact(harness, folder):
-    """Gradients of pieces are as near to those in float64 as the whole batch's are."""
+    """Checks that gradients of micro-batches are as near to those in float64 as the whole batch's."""
     if harness.simulated:
-        return []  # Its kernels compute nothing.
+        return []  # The simulated GPU's kernels compute nothing.
     return [
         f"{row['case']}: {row}"
         for row in lines(harness, folder, "exact")
@@ -26,7 +26,7 @@ def check_exact(harness, folder):
 
 
 def check_batchnorm(harness, folder):
-    """BatchNorm in training, at once and in lockstep: in float64 to rounding, in float32 within its spread."""
+    """Checks BatchNorm in training, at once and in lockstep: in float64 to rounding, in float32 within its spread."""
     if harness.simulated:
         return []
     rows = lines(harness, folder, "exact", "lockstep.py")
@@ -34,21 +34,21 @@ def check_batchnorm(harness, folder):
 
 
 def check_zoo(harness, folder):
-    """Each criterion and models of many kinds, in each way: within the spread of float32."""
+    """Checks each criterion and models of many kinds, in each way: within the spread of float32."""
     if harness.simulated:
         return []
     return [f"{row['zoo']}, {row['way']}: {row}" for row in harness.rows(folder, "batch_zoo.py") if row["beyond"]]
 
 
 def check_mixing(harness, folder):
-    """Models whose samples meet are refused, others are not, also where kernels compute in TF32."""
+    """Checks that models whose samples interact are refused, and others are not, also where kernels compute in TF32."""
     if harness.simulated:
         return []
     return [str(row) for row in harness.rows(folder, "mixing.py") if row["wrong"]]
 
 
 def check_budgets(harness, folder):
-    """Pieces keep within `memory=`, also with a loss of all samples."""
+    """Checks that micro-batches keep within `memory=`, also with a loss of all samples."""
     wrong = []
     for case in ("pieces", "replay"):
         for row in harness.rows(folder, str(TESTS / "batches" / "programs" / "budgets.py"), case):
@@ -58,7 +58,7 @@ def check_budgets(harness, folder):
 
 
 def check_memory(harness, folder):
-    """Pieces are as large as fit, and none runs out of memory."""
+    """Checks that micro-batches are as large as fit, and that none runs out of memory."""
     wrong = []
     for row in lines(harness, folder, "memory"):
         limit = 4 << 30 if row["limit"] == "4GiB" else row["free"]
@@ -68,14 +68,14 @@ def check_memory(harness, folder):
 
 
 def measure_batchnorm(harness, folder):
-    """Times of batches with BatchNorm: nothing is asserted of them."""
+    """Measures times of batches with BatchNorm, without asserting."""
     if not harness.simulated:
         lines(harness, folder, "speed", "lockstep.py")
     return []
 
 
 def measure_speed(harness, folder):
-    """Times of a batch in pieces: nothing is asserted of them."""
+    """Measures times of a batch in micro-batches, without asserting."""
     lines(harness, folder, "speed")
     lines(harness, folder, "pictures")
     return []

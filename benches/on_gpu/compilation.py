@@ -1,4 +1,4 @@
-"""Programs with torch.compile on the real GPU: lines, layers and categories, and what memlab costs them."""
+"""Programs with torch.compile on the real GPU: lines, layers and categories, and memlab's overhead."""
 
 import json
 import statistics
@@ -7,11 +7,11 @@ from harness import OWN_PROGRAMS, Failed, difference
 
 MODES = ["default", "reduce-overhead", "max-autotune"]
 UNKNOWN = "(compiled code, unknown line)"
-# The share of the activations at the peak that has a line of the program and a layer inside the outermost.
+# Minimum share of the activations at the peak with a line of the program and a layer inside the outermost.
 KNOWN = 0.99
-# Of a loss, between runs: six times the most that was seen on an H200.
+# Maximum difference of losses between runs: six times the largest on an H200.
 ROUNDING = 2e-5
-# Figures of a layer that must be those of the same program without torch.compile.
+# Figures of a layer that must equal those of the same program without torch.compile.
 SAME = ("parameter_bytes", "gradient_bytes", "optimizer_state_bytes", "buffer_bytes")
 
 
@@ -20,7 +20,7 @@ def run(harness, folder, mode, cache, memlab=True, layers=4):
     folder.mkdir(exist_ok=True)
     env = {"TORCHINDUCTOR_CACHE_DIR": folder.parent / cache}
     program = (OWN_PROGRAMS / "compiled_gpt.py", mode, layers)
-    # max-autotune tries some hundred kernels, which takes more than five minutes.
+    # max-autotune tries several hundred kernels, which takes more than five minutes.
     seconds = min(500, harness.left())
     return harness.python(folder, *program, memlab=memlab, env=env, timeout=seconds, quiet=memlab)
 
@@ -35,18 +35,18 @@ def held_by_layer(report):
 
 
 def check_mode(harness, folder, mode):
-    """Layers hold what they hold without torch.compile, lines and layers are known, and results are the same."""
-    # Compiling for max-autotune takes so long that it is done once, for a small model: what was compiled with memlab runs
-    # without it too. The other modes have a cache of their own without memlab.
+    """Checks that layers hold the same as without torch.compile, lines and layers are known, and results are equal."""
+    # Compiling for max-autotune takes so long that it is done once, for a small model: code compiled with memlab runs
+    # without it too. In other modes, runs without memlab have a separate cache.
     slow = mode == "max-autotune"
     depth = 1 if slow else 4
     eager = harness.report(run(harness, folder, "eager", "none", layers=depth).trace)
     first = run(harness, folder, mode, "seen", layers=depth)
     alone = run(harness, folder, mode, "seen" if slow else "plain", memlab=False, layers=depth)
     wrong = []
-    for cache in ("cold", "warm"):  # The second time, everything is in the cache.
+    for cache in ("cold", "warm"):  # The second time, everything is cached.
         recorded = first if cache == "cold" else run(harness, folder, mode, "seen", layers=depth)
-        # Which kernels are the fastest is measured anew in each process, and they round differently.
+        # Each process measures anew which kernels are the fastest, and they round differently.
         pairs = zip(results(recorded)[0], results(alone)[0], strict=True)
         if not harness.simulated and any(abs(one - other) > ROUNDING * abs(other) for one, other in pairs):
             wrong.append(f"{cache}: losses are {results(recorded)[0]} instead of {results(alone)[0]}")
@@ -68,7 +68,7 @@ def check_mode(harness, folder, mode):
 
 
 def measure_speed(harness, folder):
-    """Compilation (the first two steps) and a step, with memlab and without, in turns: nothing is asserted of them."""
+    """Measures compilation (the first two steps) and a step, alternately with memlab and without, without asserting."""
     turns = 1 if harness.simulated else 3
     for cache in ("cold", "warm"):
         found: dict[bool, list[dict]] = {True: [], False: []}

@@ -1,4 +1,4 @@
-"""Compares categories with NVIDIA's tools, and checks where autograd keeps its sequence numbers."""
+"""Compares categories with NVIDIA's tools, and checks the position of sequence numbers in autograd's nodes."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ KNOWN_OFFSETS = [16, 24]
 
 
 def check_categories(harness, folder):
-    """The categories sum to what NVIDIA's tools report as used while no other program runs."""
+    """Checks that the categories sum to the use that NVIDIA's tools report while no other program runs."""
     run = harness.python(folder, OWN_PROGRAMS / "held.py")
     said = json.loads(run.output)
     report = harness.report(run.trace)
@@ -22,7 +22,7 @@ def check_categories(harness, folder):
     total = sum(categories.values())
     wrong = difference("categories", total, used)
     wrong += [f"{name} is negative: {size}" for name, size in categories.items() if size < 0]
-    # NVML's first version counts what the driver reserves as used; CUDA and nvidia-smi do not.
+    # NVML's first version counts the driver's reserve as used; CUDA and nvidia-smi do not.
     nvml = "nvml_v2" if "nvml_v2" in said else "nvml"
     answers = {tool: said[tool] for tool in (nvml, "smi", "cuda") if tool in said}
     if not answers.keys() - {"cuda"}:
@@ -34,7 +34,7 @@ def check_categories(harness, folder):
 
 
 def check_offset(harness, folder):
-    """memlab knows the layout of PyTorch's nodes."""
+    """Checks that memlab knows the layout of PyTorch's nodes."""
     run = harness.run(folder, sys.executable, OWN_PROGRAMS / "node_offset.py", memlab=False)
     if run.code != 0:
         raise Failed(run.errors[-2000:])

@@ -21,7 +21,7 @@ FROM_FORWARD, RECOMPUTED = 16, 32
 
 
 def moments(truth, trace):
-    """Allocated, reserved and peak equal PyTorch's at every moment."""
+    """Checks that allocated, reserved and peak equal PyTorch's at every moment."""
     for number, moment in enumerate(truth["moments"]):
         then, device = trace.at(moment["unix_ns"]), moment["device"]
         found = {"allocated": then.allocated(device), "reserved": then.reserved(device), "peak": then.peak[device]}
@@ -30,7 +30,7 @@ def moments(truth, trace):
 
 
 def the_end(truth, report):
-    """The report's figures at the end equal PyTorch's."""
+    """Checks that the report's final figures equal PyTorch's."""
     last = {moment["device"]: moment for moment in truth["moments"]}
     yield from difference("devices", [device["index"] for device in report["devices"]], sorted(last))
     for device in report["devices"]:
@@ -44,7 +44,7 @@ def the_end(truth, report):
 
 
 def lines(truth, report):
-    """Live bytes by line equal PyTorch's snapshot, which has no lines for memory allocated in backward."""
+    """Checks that live bytes by line equal PyTorch's snapshot, which has no lines for memory allocated in backward."""
     found: Counter[str] = Counter()
     for line in report["lines"]:
         key = f"{line['file']}:{line['line']}" if line["file"] else "none"
@@ -57,7 +57,7 @@ def lines(truth, report):
 
 
 def backward(trace):
-    """Memory allocated in backward has the line and layer of a node in forward."""
+    """Checks that memory allocated in backward has the line and layer of a node in forward."""
     made = [block for block in trace.at().blocks.values() if block.phase == BACKWARD]
     for block in made:
         place = trace.line(block.stack), trace.layer_name(block.layer)
@@ -68,7 +68,7 @@ def backward(trace):
 
 
 def sums(report):
-    """Lines sum to allocated memory, categories to what the driver reports as used."""
+    """Checks that lines sum to allocated memory, and categories to the use that the driver reports."""
     for device in report["devices"]:
         index = device["index"]
         mine = [line for line in report["lines"] if line["device"] == index]
@@ -80,7 +80,7 @@ def sums(report):
 
 
 def names(truth, report):
-    """Parameters, gradients and optimizer state have their names."""
+    """Checks that parameters, gradients and optimizer state have their names."""
     for key, of_torch in (
         ("parameter_bytes", "parameters"),
         ("gradient_bytes", "gradients"),
@@ -97,7 +97,7 @@ def names(truth, report):
 
 
 def compare(truth, trace, report):
-    """The differences between memlab and PyTorch."""
+    """Returns the differences between memlab and PyTorch."""
     return [
         *moments(truth, trace),
         *the_end(truth, report),
@@ -114,7 +114,7 @@ def check_model(harness, folder, model):
     if devices > harness.devices:
         return Skip(f"needs {devices} GPUs")
     truth = folder / "truth.json"
-    # The program asks every GPU that it sees, and memlab lists those that are used.
+    # The program queries every visible GPU, but memlab lists only those that are used.
     env = (
         {}
         if harness.simulated or "CUDA_VISIBLE_DEVICES" in os.environ
@@ -131,7 +131,7 @@ def phase_of(flags):
 
 
 def check_layers(harness, folder, case):
-    """Every layer has results of a distinct size, which must count at that layer."""
+    """Checks layers by results of distinct sizes, each of which must count at its layer."""
     run = harness.python(folder, SEE / "layers.py", case, folder / "expected.json")
     expected = json.loads((folder / "expected.json").read_text())
     trace = Trace(run.trace)
@@ -156,7 +156,7 @@ def check_layers(harness, folder, case):
 
 
 def check_autograd(harness, folder):
-    """With four threads, memory allocated by a node's backward has the line that created the node."""
+    """Checks that, with four threads, memory of a node's backward has the line that created the node."""
     run = harness.python(folder, SEE / "autograd.py", folder / "expected.json")
     expected = json.loads((folder / "expected.json").read_text())
     trace = Trace(run.trace)

@@ -27,8 +27,8 @@ MEMLAB = RELEASE / "memlab"
 
 sys.path[:0] = [str(TESTS), str(TESTS / "move"), str(HELPERS)]
 
-# A race in PyTorch and CPython before 3.14, also without memlab, about once in sixty runs: the finalizing interpreter ends
-# an autograd thread that asks for the GIL, in a C++ function that must not be unwound.
+# A race in PyTorch and CPython before 3.14, also without memlab, about once in sixty runs: the finalizing interpreter
+# ends an autograd thread that requests the GIL, in a C++ function that must not be unwound.
 INTERPRETER_SHUTDOWN_RACE = "terminate called without an active exception"
 # Keeps this many traces of failed checks, up to this size compressed.
 KEPT_TRACES = 4
@@ -44,11 +44,11 @@ class Check:
 
 
 class Failed(Exception):
-    """A check cannot continue; the message says why."""
+    """A check cannot continue; the message states the reason."""
 
 
 class Run:
-    """A program that ran."""
+    """A finished program."""
 
     def __init__(self, code, output, errors, folder):
         self.code, self.output, self.errors, self.folder = code, output, errors, folder
@@ -71,7 +71,7 @@ class Harness:
         self.kept = 0
         self.lock = threading.Lock()
         self.machine = {}
-        self.fresh = True  # No log line yet.
+        self.fresh = True  # True until the first log line.
         self.start = time.monotonic()
         self.deadline = self.start + seconds
         self.devices = 0
@@ -89,7 +89,7 @@ class Harness:
             self.fresh = False
 
     def rows(self, folder, program, *arguments):
-        """What one of the programs of this folder prints as JSON lines, noted too. It runs without memlab's library."""
+        """Runs a program of this folder without memlab's library, records its JSON lines and returns them."""
         env = {"PYTHONPATH": f"{ROOT / 'python'}:{SEE}:{KNOW}:{MOVE}:{PAGE}:{TESTS}:{HELPERS}"}
         run = self.run(folder, sys.executable, OWN_PROGRAMS / program, *arguments, memlab=False, env=env, timeout=240)
         if run.code != 0:
@@ -113,7 +113,7 @@ class Harness:
         return self.deadline - time.monotonic()
 
     def guard(self, name, check, *arguments):
-        """Runs one check. It returns what is wrong (nothing if it passed) or a `Skip`, and may raise."""
+        """Runs one check. It returns its errors (none if it passed) or a `Skip`, and may raise."""
         start = time.monotonic()
         folder = self.work / re.sub(r"[^\w.-]", "_", name)
         folder.mkdir()
@@ -184,7 +184,7 @@ class Harness:
         try:
             output, errors = process.communicate(timeout=max(1, min(timeout, self.left())))
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)  # Its children too.
+            os.killpg(process.pid, signal.SIGKILL)  # Includes its children.
             process.communicate()
             raise
         return process.returncode, output, errors
@@ -212,7 +212,7 @@ class Harness:
         return program
 
     def save(self):
-        """Writes the summary so far, because the run may be stopped before its end."""
+        """Writes the summary so far, because the run may be stopped early."""
         checks = list(self.checks)
         passed = all(check.passed is not False for check in checks) and any(check.passed for check in checks)
         summary = {
@@ -241,13 +241,13 @@ class Harness:
 
 @dataclass
 class Skip:
-    """The result of a check that this machine cannot run."""
+    """Result of a check that this machine cannot run."""
 
     why: str
 
 
 def constant(test, name):
-    """A list at the top of a test file, read without importing the file."""
+    """Reads a list at the top of a test file without importing the file."""
     for statement in ast.parse(test.read_text()).body:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == name:
             return ast.literal_eval(statement.value)
@@ -255,5 +255,5 @@ def constant(test, name):
 
 
 def difference(what, found, expected):
-    """A description of the difference; empty if there is none."""
+    """Describes the difference; empty if none."""
     return [] if found == expected else [f"{what}: {found} instead of {expected}"]

@@ -1,4 +1,4 @@
-"""Driver memory of every kind, through every way to the driver; and memlab loaded late."""
+"""Checks driver memory of every kind, through every way to the driver, and memlab loaded late."""
 
 import shutil
 import sys
@@ -14,7 +14,7 @@ SETTINGS = ["expandable_segments:True", "backend:cudaMallocAsync", "pinned_use_c
 
 
 def link_to_cudart(harness):
-    """The linker's flags for the CUDA runtime of the toolkit, else of PyTorch."""
+    """Linker flags for the CUDA runtime of the toolkit, else of PyTorch."""
     if harness.simulated:
         return ["-L", RELEASE, f"-Wl,-rpath,{RELEASE}", "-lsimgpu_cudart"]
     nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"

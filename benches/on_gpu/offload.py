@@ -53,7 +53,7 @@ class Training:
         return self.errors.read()[-3000:]
 
     def end(self):
-        """The steps that the program recorded."""
+        """Ends the program and returns its recorded steps."""
         self.until.touch()
         output, _ = self.process.communicate(timeout=max(5, min(120, self.harness.left())))
         if self.process.returncode != 0:
@@ -72,7 +72,7 @@ class Training:
 
 
 def undisturbed(harness, folder, steps, *arguments):
-    """The steps of an undisturbed training."""
+    """Steps of an undisturbed training."""
     command = [MOVED, "/", "--steps", steps, *(SMALL if harness.simulated else SIZE), *arguments]
     run = harness.python(folder, *command, memlab=False, env={"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}, timeout=240)
     return json.loads(run.output.splitlines()[-1])
@@ -97,7 +97,7 @@ def used_mib():
 
 
 def check_cycles(harness, folder, way):
-    """Offloaded and restored at random moments, a training has the losses and bytes of an undisturbed one."""
+    """Checks that a training, offloaded and restored at random moments, has the losses and bytes of an undisturbed one."""
     arguments, env = WAYS[way]
     moments = random.Random(1)
     with Training(harness, folder, *arguments, env=env) as training:
@@ -166,7 +166,7 @@ sys.stdin.readline()
 
 
 def check_card(harness, folder):
-    """Checks what stays on the GPU, and a restore to a full GPU."""
+    """Checks which memory stays on the GPU, and a restore to a full GPU."""
     if harness.simulated:
         return Skip("needs nvidia-smi, and a card that two commands share")
     base = used_mib()
@@ -202,7 +202,7 @@ def check_card(harness, folder):
 
 
 def check_speed(harness, folder):
-    """benches/move.py: figures, not a check."""
+    """Records the figures of benches/move.py, without checking them."""
     result = harness.out / "move.json"
     simulated = ["--simulated"] if harness.simulated else ["--gib", *os.environ.get("MOVE_GIB", "10 40").split()]
     command = [sys.executable, ROOT / "benches" / "move.py", "--json", result, *simulated]
@@ -214,7 +214,7 @@ def check_speed(harness, folder):
 
 
 def memlab(harness, *words, code=0):
-    """Runs the command; its last line."""
+    """Runs the command and returns its last line."""
     done = subprocess.run([str(word) for word in (MEMLAB, *words)], capture_output=True, text=True, timeout=120, check=False)
     said = (done.stdout + done.stderr).strip()
     harness.log(f"     memlab {' '.join(map(str, words))}: {said}")
@@ -257,7 +257,7 @@ except torch.OutOfMemoryError:
 
 
 def check_limit(harness, folder):
-    """A GPU limited to 2 GiB, and a training that spills over its limit."""
+    """Checks a GPU limited to 2 GiB, and a training that spills over its limit."""
     if harness.simulated:
         return Skip("see tests/move/test_limit.py")
     limit = 2 << 30
@@ -279,7 +279,7 @@ def check_limit(harness, folder):
 
 
 def check_pressure(harness, folder):
-    """Programs that can be offloaded fill the card together until it has no memory left, and read what they wrote."""
+    """Checks that offloadable programs read back their data while they fill the card until it has no memory left."""
     real = [] if harness.simulated else ["--real"]
     running = []
     for seed in range(3):

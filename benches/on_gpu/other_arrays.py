@@ -1,4 +1,4 @@
-"""What CuPy, Numba and JAX take from the driver: its category, its line, and the finding on JAX's pool."""
+"""Checks driver memory of CuPy, Numba and JAX: its category, its line, and the finding on JAX's pool."""
 
 import importlib.util
 import json

@@ -12,7 +12,7 @@ SHARES = ["0.25", "0.6"]  # Of the weights, on each of two GPUs: half of them wa
 
 
 def paged(harness, folder, *arguments, program="paged.py"):
-    """The output of a program in tests/page/programs, one line a model."""
+    """Output of a program in tests/page/programs, one line per model."""
     real = [] if harness.simulated else ["--real"]
     env = {"PYTHONPATH": f"{ROOT / 'python'}:{ROOT / 'tests' / 'page'}"}
     run = harness.run(folder, sys.executable, PAGE / program, *real, *arguments, memlab=False, env=env, timeout=200)
@@ -22,7 +22,7 @@ def paged(harness, folder, *arguments, program="paged.py"):
 
 
 def check_zoo(harness, folder, budget):
-    """Checks every unit's bytes whenever it is used, results against the unpaged model, and the state."""
+    """Checks every unit's bytes at each use, results against the unpaged model, and the state."""
     names = ["resnet101", "vit", "attention", "direct-use", "tied", "shared", "recurrent", "mixed", "writing", "encoder"]
     names += ["names", "bf16", "gpt2", "llama", "t5"]
     fitting = names if budget == "min" else ["resnet101", "vit", "llama", "gpt2"]
@@ -36,14 +36,14 @@ def check_zoo(harness, folder, budget):
 
 
 def check_ways(harness, folder):
-    """A CUDA graph, threads, torch.compile, gradients through frozen weights, and chunk."""
+    """Checks a CUDA graph, threads, torch.compile, gradients through frozen weights, and chunk."""
     found = paged(harness, folder, *WAYS)
     harness.note("ways", found)
     return [f"{one['model']}: {one}" for one in found if not one["equal"] and not harness.simulated]
 
 
 def check_chunked(harness, folder):
-    """The zoo with parts on the CPU, at ten capacities, with inputs from both; the same tokens in each way of generate()."""
+    """Checks the zoo with parts on the CPU, at ten capacities, with inputs from both; and tokens of all generate() ways."""
     (models,) = paged(harness, folder, program="chunked.py")
     (tokens,) = paged(harness, folder, program="chunked_generate.py")
     harness.note("chunked", {**models, **tokens})
@@ -51,7 +51,7 @@ def check_chunked(harness, folder):
 
 
 def check_shared(harness, folder):
-    """Two ranks, on a GPU each, page a model each for itself and then together: host memory, bytes, results and GB/s."""
+    """Checks two ranks, on a GPU each, that page separately and then together: host memory, bytes, results and GB/s."""
     if harness.devices < 2:
         return Skip(f"needs 2 GPUs, and PyTorch finds {harness.devices}: memory and speed of ranks are of a GPU each")
     # 4 GiB of weights, which each rank copies in every forward.
@@ -81,7 +81,7 @@ def check_shared(harness, folder):
 
 
 def rows_of(harness, folder, program, *arguments):
-    """What a program on two GPUs prints as JSON lines."""
+    """JSON lines of a program on two GPUs."""
     env = {"PYTHONPATH": f"{ROOT / 'python'}:{ROOT / 'tests' / 'page'}"}
     real = [] if harness.simulated else ["--real"]
     command = (sys.executable, program, *real, *arguments)
@@ -92,7 +92,7 @@ def rows_of(harness, folder, program, *arguments):
 
 
 def check_devices(harness, folder):
-    """Models over two GPUs: every unit's bytes whenever it is used, and results, to the last bit those of one GPU."""
+    """Checks models over two GPUs: every unit's bytes at each use, and results bit-identical to those of one GPU."""
     if harness.devices < 2:
         return Skip(f"needs 2 GPUs, and PyTorch finds {harness.devices}")
     names = ["resnet101", "vit", "attention", "direct-use", "tied", "shared", "recurrent", "mixed", "writing", "encoder"]
@@ -110,7 +110,7 @@ def check_devices(harness, folder):
 
 
 def measure_devices(harness, folder):
-    """memlab.page over two GPUs beside accelerate's dispatch_model, each with the same memory for weights."""
+    """Compares memlab.page over two GPUs with accelerate's dispatch_model, each with the same memory for weights."""
     if harness.devices < 2:
         return Skip(f"needs 2 GPUs, and PyTorch finds {harness.devices}")
     # 6.4 GB of weights in bfloat16.

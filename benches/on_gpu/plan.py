@@ -1,4 +1,4 @@
-"""Plans made without the GPU, against what PyTorch then reserves on it."""
+"""Compares plans made without the GPU with PyTorch's reserved memory on it."""
 
 import json
 import statistics
@@ -9,7 +9,7 @@ from harness import KNOW, MEMLAB, Failed
 
 PLANNED, LIBRARIES = KNOW / "planned.py", KNOW / "planned_libraries.py"
 BATCHES = [4, 12, 24, 48]
-# The arguments of planned.py, and of planned_libraries.py.
+# Arguments of planned.py, and of planned_libraries.py.
 MODELS = [
     ("gpt",),
     ("gpt", "--width", "1024", "--context", "1024"),
@@ -25,9 +25,9 @@ MODELS = [
     ("resnet",),
     ("unet",),
 ]
-# At once, on the card and on the simulated ones.
+# Concurrent programs on the card, and on the simulated ones.
 AT_ONCE = 4
-# Of what models without cuDNN reserve: the median error, and the worst.
+# Maximum relative errors of reserved memory for models without cuDNN: the median, and the worst.
 MEDIAN, WORST = 0.01, 0.03
 CUDNN = {"resnet", "unet", "lstm", "hf-vit"}
 
@@ -37,7 +37,7 @@ def program(model, batch):
 
 
 def planned(harness, folder, model, *options):
-    """(allocated, reserved, the range that reserved is said to be in) by batch."""
+    """(allocated, reserved, predicted range of reserved) by batch."""
     batches = ",".join(map(str, BATCHES))
     command = [MEMLAB, "plan", "--json", "--card", "h100", "--predict", batches, *options, "--", *program(model, "{batch}")]
     run = harness.run(folder, *command, memlab=False, simulated="gpu" in options, timeout=180)
@@ -56,18 +56,18 @@ def taken(harness, folder, model, batch):
 
 
 def check(harness, folder):
-    """All models and batches, planned without the GPU."""
+    """Plans all models and batches without the GPU."""
     return compared(harness, folder, MODELS)
 
 
 def check_on_gpu(harness, folder):
-    """Planned on the GPU itself: what cuDNN takes is measured then. A language model, and those with cuDNN."""
+    """Plans on the GPU itself, where cuDNN's memory is measured: a language model, and those with cuDNN."""
     models = [MODELS[0], *(model for model in MODELS if model[0] in CUDNN)]
     return compared(harness, folder, models, "--on", "gpu")
 
 
 def compared(harness, folder, models, *options):
-    """A line for each model and batch, then median and worst of what is reserved."""
+    """A line for each model and batch, then median and worst error of reserved memory."""
     cases = [(model, batch) for model in models for batch in BATCHES]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         plans = dict(zip(models, pool.map(lambda model: planned(harness, folder, model, *options), models), strict=True))

@@ -7,17 +7,17 @@ import sys
 from harness import ROOT, Failed, Skip
 
 BENCHES = ROOT / "benches"
-# Required: a GPU-bound step is at most this much slower, and an event takes at most this long.
+# Maximum slowdown of a GPU-bound step, and maximum time of an event.
 STEP_PERCENT = 1.0
 APPEND_NS = 150
 
 
-# Required of `memlab run --time`.
+# Maximum slowdown with `memlab run --time`.
 TIMED_PERCENT = {"gpu": 1.0, "launches": 10.0}
 
 
 def check_step(harness, folder, *options):
-    """A GPU-bound step under memlab."""
+    """Checks a GPU-bound step under memlab."""
     result = harness.out / f"gpu_step{'-'.join(options)}.json"
     simulated = ["--simulated", "--turns", "2"] if harness.simulated else []
     small = ["--small"] if harness.machine["memory_gib"] < 70 else []
@@ -40,12 +40,12 @@ def check_step(harness, folder, *options):
 
 
 def check_timed_step(harness, folder, bound):
-    """A step with times, beside torch.profiler."""
+    """Checks a step with times, compared with torch.profiler."""
     return check_step(harness, folder, "--time", *(["--launch-bound"] if bound == "launches" else []))
 
 
 def check_append(harness, folder):
-    """One event alone."""
+    """Checks one event alone."""
     program = harness.compile(BENCHES / "append.c", folder / "append")
     run = harness.run(folder, program, timeout=60, env={"MEMLAB_OUTPUT": folder / "append.jsonl"})
     if run.code != 0:
@@ -63,7 +63,7 @@ def check_append(harness, folder):
 
 
 def check_overhead(harness, folder):
-    """What memlab adds to an event of a small training. Not a check: the requirement is for an idle simulated GPU."""
+    """Measures memlab's overhead per event of a small training. No check: the requirement is for an idle simulated GPU."""
     if not (BENCHES / "overhead.py").exists():
         return Skip("there is no benches/overhead.py")
     rounds, steps = ("1", "10") if harness.simulated else ("1", "80")

@@ -24,12 +24,12 @@ CHOSEN = {
     "see/test_kv_caches.py": "",
     "know/test_graph_pools.py": "",
 }
-# Of those that run on several GPUs, on how many the smallest does. Tests for more skip themselves.
+# Number of GPUs of the smallest test in files for several GPUs. Tests for more skip themselves.
 GPUS = {"jobs/test_parallel.py": 2}
 
 
 def check_file(harness, folder, file):
-    """The failures of one test file."""
+    """Failures of one test file."""
     if harness.simulated:
         return Skip("`make test` runs it on the simulated GPU")
     if harness.devices < GPUS.get(file, 1):

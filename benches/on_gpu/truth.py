@@ -1,7 +1,7 @@
 """Compares memlab with CUPTI, which reports from the driver: the same addresses and bytes in the same order.
 
-CUPTI observes through `libcupti_truth.so` (bindgen/examples/cupti_truth.rs), first in a separate run, in which addresses
-differ and allocations are numbered, then in the process that memlab records, in which addresses must be equal.
+CUPTI observes through `libcupti_truth.so` (bindgen/examples/cupti_truth.rs). In a separate run, addresses differ, so
+allocations are numbered. In the process that memlab records, addresses must be equal.
 """
 
 import sys
@@ -13,9 +13,9 @@ from interception import WAYS, build_allocations
 from trace_reader import Trace
 
 PROGRAMS_BY_NAME = [*WAYS, "mlp"]
-# Both report these in the same way …
+# Kinds that both report in the same way …
 COMPARED = {"device", "async", "managed", "pinned"}
-# … and memlab reports these, which CUPTI may report as the kind given, or not at all.
+# … and kinds that memlab reports, but CUPTI may report as the kind given, or not at all.
 OPTIONAL = {"registered": "pinned", "array": "array", "physical": "device", "imported": "device"}
 
 
@@ -68,7 +68,7 @@ def by_memlab(trace):
 
 
 def in_common(memlab, cupti):
-    """Both, without what only one of them can report."""
+    """Both, without events that only one of them can report."""
     at = {(kind, address) for _, kind, address, _ in cupti}
     ours = []
     for operation, kind, address, size in memlab:
@@ -81,7 +81,7 @@ def in_common(memlab, cupti):
 
 
 def numbered(events):
-    """With allocations by number instead of address, for runs that got different addresses."""
+    """Events with allocations by number instead of address, for runs that got different addresses."""
     alive: dict[tuple[str, int], int] = {}
     found: list[tuple] = []
     for operation, kind, address, size in events:
@@ -94,7 +94,7 @@ def numbered(events):
 
 
 def same_process(memlab, cupti):
-    """The differences, address by address (threads may interleave different addresses)."""
+    """Differences, address by address (threads may interleave different addresses)."""
     ours, theirs = in_common(memlab, cupti)
     by_address: defaultdict[int, tuple[list, list]] = defaultdict(lambda: ([], []))
     for index, events in enumerate((ours, theirs)):
@@ -107,8 +107,8 @@ def same_process(memlab, cupti):
 
 
 def other_process(memlab, beside, alone):
-    """What is different, allocation by allocation. `beside`: what CUPTI told in memlab's own process, where addresses show
-    which of what it may or may not tell it did tell; `alone`: what it told in another.
+    """Differences, allocation by allocation. `beside`: events of CUPTI in memlab's own process, whose addresses show which
+    of the optional events CUPTI reported; `alone`: events of CUPTI in another process.
     """
     ours, _ = in_common(memlab, beside)
     _, theirs = in_common([], alone)

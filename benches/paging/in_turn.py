@@ -1,6 +1,6 @@
-"""Forwards of the resident model and of paged ones, in turn in one process.
+"""Runs forwards of the resident model and of paged ones alternately in one process.
 
-Where the host limits a model, processes of one kind differ by more than paging adds.
+Where the host limits a model, processes of one kind differ by more than the cost of paging.
 """
 
 import copy

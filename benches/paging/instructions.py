@@ -1,7 +1,7 @@
-"""Instructions that a unit of a paged model takes on the host beyond those of the plain model, counted by callgrind.
+"""Host instructions per unit of a paged model beyond those of the plain model, counted by callgrind.
 
-Unlike times, counts of instructions are the same on a busy machine. The process under valgrind calls `os.getppid` where a
-count is to begin or end, which makes callgrind write what it has counted since.
+Unlike times, instruction counts are the same on a busy machine. The process under valgrind calls `os.getppid` at the start
+and the end of each count, which makes callgrind write its count since the previous call.
 """
 
 import os
@@ -10,14 +10,14 @@ import subprocess
 import sys
 import tempfile
 
-FEW, MANY = 4, 12  # Forwards; the difference of two counts has nothing that is not of forwards.
+FEW, MANY = 4, 12  # Forwards; the difference of two counts contains only forwards.
 UNITS = 192
 FEATURES = 16
 BUDGETS = {"all resident": "1GiB", "two places": "min"}
 
 
 def make():
-    """Small linear layers and layer norms, by turns. Each is a unit."""
+    """Alternating small linear layers and layer norms. Each is a unit."""
     from torch import nn
 
     layers = [nn.Linear(FEATURES, FEATURES) if number % 2 else nn.LayerNorm(FEATURES) for number in range(UNITS)]
@@ -33,7 +33,7 @@ def forwards(model, x):
 
 
 def counted(device):
-    """What runs under valgrind."""
+    """Code that runs under valgrind."""
     import memlab
     import torch
 
@@ -41,7 +41,7 @@ def counted(device):
     x = torch.zeros(1, FEATURES, device=device)
     with torch.no_grad():
         models = [make().to(device)]
-        # Parameters in a unit: the most that a layer has.
+        # Parameters in a unit: the maximum of a layer.
         models += [memlab.page(make(), device, FEATURES * (FEATURES + 1), budget=budget) for budget in BUDGETS.values()]
         for model in models:
             for _ in range(5):  # Traced, measured, and some to warm up.
@@ -56,10 +56,10 @@ def main(device):
     with tempfile.TemporaryDirectory() as folder:
         options = ["--dump-before=getppid", "--separate-threads=yes", f"--callgrind-out-file={folder}/out"]
         script = ["valgrind", "--tool=callgrind", f"--log-file={folder}/log", *options, sys.executable, __file__, device]
-        # The package may be known to this process only.
+        # The package may be visible to this process only.
         subprocess.run(script, check=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
         taken = instructions_between(folder)
-    # Of three calls for each model, the first ends what came before, the others some forwards.
+    # Of three calls for each model, the first ends the preceding work, the others some forwards.
     plain, *paged = (taken[3 * index + 2] - taken[3 * index + 1] for index in range(1 + len(BUDGETS)))
     each = UNITS * (MANY - FEW)
     print(f"{UNITS} layers on device {device}, each a unit: instructions of the main thread for each in a forward")
@@ -69,7 +69,7 @@ def main(device):
 
 
 def instructions_between(folder):
-    """What the main thread did before each call of `getppid`, since the one before."""
+    """Instructions of the main thread before each call of `getppid`, since the previous one."""
     taken = []
     for number in range(1, 3 * (1 + len(BUDGETS)) + 1):
         with open(f"{folder}/out.{number}-01", encoding="utf-8") as dump:

@@ -10,7 +10,7 @@ import torch
 
 @dataclass
 class Job:
-    """The arguments of a method."""
+    """Arguments of a method."""
 
     model: torch.nn.Module
     blocks: list
@@ -26,14 +26,14 @@ class Job:
 @dataclass(frozen=True)
 class Method:
     name: str
-    # The GPU memory for weights: "resident": all of them, "minimum": the least it can, "budget": what the shape allows,
-    # "free": what the method chooses.
+    # GPU memory for weights: "resident": all of them, "minimum": the method's minimum, "budget": the shape's, "free":
+    # the method's choice.
     track: str
     start: Callable[[Job], Any]
     # Imported before the measurement.
     package: str | None = None
     needs_gpu: bool = False
-    # The method adapts to its first forwards, so each shape needs its own process.
+    # True if the method adapts to its first forwards, so each shape needs a separate process.
     adapts: bool = False
 
 
@@ -154,12 +154,12 @@ METHODS = {
 
 
 def fitting(shape, asked):
-    """The methods that apply to this shape, of those asked for (None: of all)."""
+    """Methods that apply to this shape, of the requested ones (None: of all)."""
     if asked:
         return [METHODS[name] for name in asked]
     if shape.percent is not None:
         return [method for method in METHODS.values() if method.track in ("resident", "budget")]
-    # Without a budget, a shape gets one of two blocks: the least that other tools take. memlab gets the same.
+    # Without a budget, a shape gets one of two blocks: the minimum of other tools. memlab gets the same.
     return [method for method in METHODS.values() if method.track != "budget" or method.name == "memlab-budget"]
 
 
@@ -177,7 +177,7 @@ def versions():
 
 
 def in_words(error):
-    """An exception in one line."""
+    """Formats an exception in one line."""
     if isinstance(error, ModuleNotFoundError):
         return f"{error.name} is not installed"
     text = re.sub(r"\s+", " ", str(error)).strip()

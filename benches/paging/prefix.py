@@ -1,7 +1,7 @@
 """The best case of a leading prefix: the first blocks stay on the GPU, the others pass through two slots.
 
-It uses pinned memory, one copy a block and events, and copies the next forward's first blocks while this one ends: the same
-as memlab except for the choice of residents. The difference between the two is the gain from choosing them.
+It uses pinned memory, one copy per block and events, and copies the next forward's first blocks while this one ends: the
+same as memlab except for the choice of residents. The difference between the two is the gain from that choice.
 """
 
 import torch
@@ -13,7 +13,7 @@ def align(size):
 
 
 class Block:
-    """A block's tensors: one after the other in a pinned buffer, and their views in each of the two slots."""
+    """A block's tensors: contiguous in a pinned buffer, and their views in each of the two slots."""
 
     def __init__(self, module, slots):
         self.tensors = list({id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}.values())
@@ -74,7 +74,7 @@ class Stream:
 
 
 def page(model, blocks, device, budget):
-    """In place. `budget`: bytes for the residents and both slots."""
+    """Pages the model in place. `budget`: bytes for the residents and both slots."""
     sizes = [weight_bytes(block) for block in blocks]
     left = budget - (weight_bytes(model) - sum(sizes)) - 2 * max(sizes)
     leading = 0

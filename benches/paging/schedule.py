@@ -3,7 +3,7 @@
     end_copy(j) = max(end_copy(j-1), slot_free(j)) + bytes/bandwidth        start(j) = max(end(j-1), end_copy(j))
 
 Layers "compute" by waiting, so the machine's speed does not matter as long as it has a core for the copies. On a busy
-machine they wait longer than asked, so the recurrence uses the time that they really waited.
+machine they wait longer than requested, so the recurrence uses the measured waits.
 """
 
 import statistics
@@ -15,17 +15,17 @@ from torch import nn
 
 LAYERS = 32
 BYTES = 1 << 20
-# Slow, so that copies take little of the processor: one layer in 8.4 ms.
+# Slow, so that copies need little of the processor: one layer in 8.4 ms.
 BYTES_PER_SECOND = 125e6
 WANTED_PERCENT = 95
-# The system wakes up later than this; spins for the rest.
+# Delay with which the system wakes up; the rest is spent spinning.
 AWAKE = 0.0003
 UNITS = 256
 WANTED_MICROSECONDS = 20
 
 
 class Layer(nn.Module):
-    """Uses its weight, then waits; remembers how long."""
+    """Uses its weight, then waits; records the duration."""
 
     def __init__(self, size, seconds):
         super().__init__()
@@ -44,9 +44,9 @@ class Layer(nn.Module):
 
 
 def recurrence(copy, compute, resident, slots):
-    """Seconds of a forward in the steady state, for equal layers. `compute`: seconds of each; `resident`: which ones are."""
+    """Seconds of a steady-state forward with equal layers. `compute`: seconds per layer; `resident`: resident layers."""
     end = end_copy = before = 0.0
-    ends: list[float] = []  # Of the layers that pass through a slot.
+    ends: list[float] = []  # Ends of the layers that pass through a slot.
     for _ in range(8):
         before = end
         for seconds, stays in zip(compute, resident, strict=True):
@@ -61,7 +61,7 @@ def recurrence(copy, compute, resident, slots):
 
 
 def spread(count, among):
-    """`count` of `among`, evenly spread."""
+    """Chooses `count` of `among`, evenly spread."""
     return [(number + 1) * count // among > number * count // among for number in range(among)]
 
 
@@ -77,7 +77,7 @@ def forwards(model, x, count):
 
 
 def paced(ratio, residents):
-    """One case: (predicted by the recurrence, measured) in seconds a forward."""
+    """One case: (predicted by the recurrence, measured) in seconds per forward."""
     import memlab
     from memlab._paging.settings import Settings
     from memlab.paged_model import page_with

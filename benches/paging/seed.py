@@ -27,7 +27,7 @@ class Unload(nn.Module):
 
 
 def page(model, device, max_layer_size=-1):
-    """In place. Moves a module of at most `max_layer_size` parameters as one."""
+    """Pages the model in place. Moves a module of at most `max_layer_size` parameters as one."""
     for name, child in list(model.named_children()):
         size = sum(parameter.numel() for parameter in child.parameters())
         if not list(child.children()) or size <= max_layer_size:

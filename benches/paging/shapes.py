@@ -112,7 +112,7 @@ def inputs(shape, scale, device):
 
 
 def must_be_sent(shape, model, call):
-    """Bytes of weights that a forward needs: all, except the rows of an embedding that it does not read."""
+    """Bytes of weights that a forward needs: all, except unread rows of an embedding."""
     total = networks.weight_bytes(model)
     if shape.model != "language":
         return total

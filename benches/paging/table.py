@@ -49,10 +49,10 @@ class Facts:
         self.compute = median(alone) or median([line.get("resident_seconds") for line in good])
 
     def sent(self, line):
-        """The least bytes that a forward of this method has to copy."""
+        """Minimum bytes that a forward of this method has to copy."""
         track = METHODS[line["method"]].track
         if track in ("resident", "free"):
-            return 0  # It may keep what hides the transfer, so it has to be as fast as the resident model.
+            return 0  # It may keep enough to hide the transfer, so it has to be as fast as the resident model.
         return max(0, self.needed - (self.budget if track == "budget" and self.limited else 0))
 
     limited = False

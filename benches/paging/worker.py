@@ -1,4 +1,4 @@
-"""One process: one method on one model, for one or several shapes. Reports one dictionary a shape."""
+"""Runs one process: one method on one model, for one or several shapes. Reports one dictionary per shape."""
 
 import contextlib
 import gc
@@ -21,7 +21,7 @@ WARM_UP = 3
 # A forward that takes longer than this share of the available time needs fewer repetitions.
 SLOW = 0.1
 FEWEST = 3
-# The attributes of memlab's plan that are reported.
+# Reported attributes of memlab's schedule.
 PLAN = ["stage", "predicted_ms", "achieved_ms", "gigabytes_per_second", "bytes_per_second", "counters", "notes", "pinned"]
 PLAN += ["resident_bytes", "ring_bytes", "kept_bytes", "gathered_bytes", "streamed_bytes", "host_bytes"]
 
@@ -89,7 +89,7 @@ class Cpu:
 
 
 def nvml_used():
-    """Bytes used on the first GPU that this process sees, as nvidia-smi reports them; None without NVML."""
+    """Bytes in use on the first visible GPU, as nvidia-smi reports them; None without NVML."""
     try:
         import pynvml
 
@@ -107,13 +107,13 @@ def fields(path):
 
 
 def host_used():
-    """Bytes of the machine's memory in use. Pinned memory is missing in the figures of a process."""
+    """Bytes of the machine's memory in use. The figures of a process exclude pinned memory."""
     memory = fields("/proc/meminfo")
     return memory["MemTotal"] - memory["MemAvailable"]
 
 
 class HostPeak(threading.Thread):
-    """The peak of the machine's memory in use, sampled a hundred times a second, less what was in use at the start."""
+    """Peak of the machine's memory in use, sampled a hundred times a second, less the initial use."""
 
     def __init__(self, base):
         super().__init__(daemon=True)
@@ -161,7 +161,7 @@ def timed(forward, device, seconds, wanted, warm_up):
 
 
 def resident_seconds(model, call, device, seconds):
-    """The median forward with all weights on the GPU, in this process. Then moves the model back to the CPU."""
+    """Median forward with all weights on the GPU, in this process. Then moves the model back to the CPU."""
     if networks.weight_bytes(model) + (8 << 30) > device.free():
         return None
     tensors = [*model.parameters(), *model.buffers()]
@@ -177,7 +177,7 @@ def resident_seconds(model, call, device, seconds):
 
 
 class Reference:
-    """The resident model's output in a file, to compare others with."""
+    """The resident model's output in a file, for comparison."""
 
     def __init__(self, folder, shape, layers):
         self.path = os.path.join(folder, f"{shape.model}-{layers or 'all'}-{shape.tokens}.pt")
@@ -199,7 +199,7 @@ class Reference:
 
 
 def plan_of(model):
-    """The attributes of memlab's plan."""
+    """Attributes of memlab's schedule."""
     plan = getattr(model, "memlab", None)
     if plan is None:
         return None
@@ -245,7 +245,7 @@ def measure(task, shape, model, call, device, started, base):
 
 
 def work(task, say):
-    """`task`: the method, the shapes of one model, options. `say` gets a dictionary for each shape as soon as it is done."""
+    """Runs `task`: the method, the shapes of one model, options. `say` gets a dictionary as soon as a shape is done."""
     stage = "starting"
     started = {"nvml": nvml_used() if task["device"] == "cuda" else None}
     base = host_used()

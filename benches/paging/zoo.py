@@ -58,7 +58,7 @@ class Tied(nn.Module):
 
 
 class Direct(nn.Module):
-    """The head is the embedding's weight, without its own module."""
+    """Uses the embedding's weight as the head, without a separate module."""
 
     def __init__(self):
         super().__init__()
@@ -104,7 +104,7 @@ class Buffered(nn.Module):
 
 
 class Branching(nn.Module):
-    """Which layers run depends on the data."""
+    """Chooses the layers to run by the data."""
 
     def __init__(self):
         super().__init__()
@@ -119,7 +119,7 @@ class Branching(nn.Module):
 
 
 class Adapted(nn.Module):
-    """LoRA, unmerged."""
+    """Applies LoRA, unmerged."""
 
     def __init__(self):
         super().__init__()
@@ -138,7 +138,7 @@ def once(model, inputs):
 
 
 def edited(model, inputs):
-    """The weights change between two forwards."""
+    """Changes the weights between two forwards."""
     first = model(inputs[0])
     with torch.no_grad():
         for parameter in model.parameters():
@@ -147,13 +147,13 @@ def edited(model, inputs):
 
 
 def compiled(model, inputs):
-    """Traced by torch.compile; runs the graphs without optimizing them."""
+    """Traces with torch.compile, and runs the graphs without optimizing them."""
     quick = torch.compile(model, backend="eager")
     return [quick(x) for x in inputs]
 
 
 def threaded(model, inputs):
-    """Two threads at once, each several times."""
+    """Runs two threads at once, each several times."""
     found: list = [None] * len(inputs)
     failed = []
 
@@ -203,7 +203,7 @@ def compare(wanted, found):
 
 
 def work(task, say):
-    """One method on all models. A method may break the process, so each result is reported at once."""
+    """Runs one method on all models. A method may break the process, so each result is reported at once."""
     device = task["device"]
     method = methods.METHODS[task["method"]]
     simulated = "SIMGPU_CARDS" in os.environ  # Kernels do nothing there, so only checks that the models run.

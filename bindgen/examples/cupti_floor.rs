@@ -1,5 +1,7 @@
-//! libcupti_floor.so: has CUPTI record kernels, copies and fills, and throws the records away. `benches/gpu_step.py --time`
-//! measures what that alone costs a program: nothing that uses CUPTI's activity records can cost less.
+//! libcupti_floor.so: makes CUPTI record kernels, copies and fills, and throws the records away.
+//!
+//! `benches/gpu_step.py --time` measures the cost of that alone, the lower bound for all users of CUPTI's activity
+//! records.
 
 mod buffers;
 
@@ -9,10 +11,10 @@ use std::ffi::c_int;
 use cupti_sys::Cupti;
 use cupti_sys::bindings::{CUcontext, CUpti_ActivityKind as Kind};
 
-/// Bytes of a buffer for records: as many as memlab's have.
+/// Bytes of a buffer for records, as in memlab.
 const BUFFER: usize = 1 << 18;
 
-/// Begins, in a process that has not used CUDA. Returns 0 if CUPTI records.
+/// Starts recording in a process that has not used CUDA. Returns 0 on success.
 #[unsafe(no_mangle)]
 pub extern "C" fn cupti_floor() -> c_int {
     match begin() {
@@ -40,6 +42,6 @@ fn begin() -> Result<(), Box<dyn Error>> {
 }
 
 unsafe extern "C" fn complete(_: CUcontext, _stream: u32, buffer: *mut u8, _bytes: usize, _valid_bytes: usize) {
-    // SAFETY: CUPTI gives back what it was given, and does not use it any more.
+    // SAFETY: CUPTI returns a buffer from `request`, and no longer uses it.
     unsafe { buffers::free(buffer) };
 }

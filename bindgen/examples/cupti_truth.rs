@@ -1,20 +1,20 @@
-//! libcupti_truth.so: writes the allocations and frees of a program as CUPTI reports them, to compare with memlab's
+//! libcupti_truth.so: writes the allocations and frees of a program as CUPTI reports them, for comparison with memlab's
 //! trace of the same program on a real GPU: see `benches/on_gpu.sh`.
 //!
 //!     CUDA_INJECTION64_PATH=libcupti_truth.so CUPTI_TRUTH_OUTPUT=truth.txt python train.py
 //!     LD_PRELOAD=libcupti_truth.so CUPTI_TRUTH_OUTPUT=truth.txt python train.py
 //!
-//! Either way NVIDIA's driver calls `InitializeInjection` in `cuInit`; without a driver, or without
-//! `CUPTI_TRUTH_OUTPUT`, nothing happens. `CUPTI_TRUTH_LIBRARY` sets the libcupti to load; the default is the one that
-//! the linker finds. The file:
+//! Either way, NVIDIA's driver calls `InitializeInjection` in `cuInit`. Without a driver, or without
+//! `CUPTI_TRUTH_OUTPUT`, nothing happens. `CUPTI_TRUTH_LIBRARY` sets the libcupti to load; by default, the linker finds
+//! it. The file:
 //!
 //!     cupti 130401
 //!     alloc device 140213447884800 20971520 0 1763633391000000000
 //!     free device 140213447884800 20971520 0 1763633392000000000
 //!     end 0
 //!
-//! The columns are operation, kind, address, bytes, device and time; `end` has the number of records that CUPTI
-//! dropped. Without an `end` the program did not exit normally. `failed …` gives the reason for a missing recording.
+//! The columns are operation, kind, address, bytes, device and time. `end` has the number of records that CUPTI
+//! dropped. Without an `end`, the program did not exit normally. `failed …` gives the reason for a missing recording.
 
 mod buffers;
 
@@ -44,8 +44,9 @@ struct Observer {
 
 static OBSERVER: OnceLock<Option<Observer>> = OnceLock::new();
 
-/// Called by the driver in `cuInit`, in the calling thread. Always returns nonzero (success): a failed recording must
-/// not stop the program.
+/// Called by the driver in `cuInit`, in the calling thread.
+///
+/// Always returns nonzero (success): a failed recording must not stop the program.
 #[unsafe(no_mangle)]
 pub extern "C" fn InitializeInjection() -> c_int {
     OBSERVER.get_or_init(|| {
@@ -106,7 +107,7 @@ unsafe extern "C" fn buffer_completed(_: CUcontext, _stream: u32, buffer: *mut u
             }
         }
     }
-    // SAFETY: CUPTI gives back what it was given, and its records are read.
+    // SAFETY: CUPTI returns a buffer from `request`, and its records are read.
     unsafe { buffers::free(buffer) };
 }
 

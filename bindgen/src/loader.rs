@@ -15,20 +15,20 @@ use crate::bindings::{
     CUpti_SubscriberHandle, CUpti_TimestampCallbackFunc, CUptiResult,
 };
 
-/// The names under which the dynamic linker finds CUPTI, newest first: those of CUDA 13 and 12.
+/// Names under which the dynamic linker finds CUPTI, newest first: those of CUDA 13 and 12.
 pub const SONAMES: [&str; 2] = ["libcupti.so.13", "libcupti.so.12"];
 
-/// More than CUPTI has callback ids in a domain (CUDA 13.4 has some 900).
+/// Upper bound of CUPTI's callback ids in a domain (CUDA 13.4 has about 900).
 const CALLBACKS: u32 = 2048;
 
 /// Declares the table of functions; their names and parameters are checked against the generated declarations.
 macro_rules! table {
     ($($function:ident($($parameter:ty),*);)*) => {
-        /// A loaded CUPTI: its functions by their C names, `None` where this library does not have one.
+        /// A loaded CUPTI: its functions by their C names, `None` if this library does not export one.
         ///
-        /// The library is never unloaded: it can call back at any time, from its own threads. Without NVIDIA's driver
-        /// its functions must not be called: in CUDA 13.2 the first call, of any function, then recurses until the
-        /// stack overflows. The methods check for the driver; callers through a pointer must do so themselves.
+        /// The library is never unloaded: it can call back at any time, from its own threads. Without NVIDIA's driver,
+        /// its functions must not be called: in CUDA 13.2, the first call of any function then recurses until the stack
+        /// overflows. The methods check for the driver; callers through a pointer must do so themselves.
         #[expect(non_snake_case, reason = "the names are CUPTI's")]
         pub struct Cupti {
             name: OsString,
@@ -36,7 +36,7 @@ macro_rules! table {
         }
 
         impl Cupti {
-            /// The function table of the library behind `handle`.
+            /// Reads the function table of the library behind `handle`.
             ///
             /// # Safety
             ///
@@ -62,7 +62,7 @@ macro_rules! table {
                 }
             }
 
-            /// The functions of the table that this library does not export.
+            /// Returns the functions of the table that this library does not export.
             pub fn missing(&self) -> Vec<&'static str> {
                 [$((stringify!($function), self.$function.is_none())),*]
                     .into_iter()
@@ -95,7 +95,7 @@ table! {
     cuptiFinalize();
 }
 
-/// A subscription of CUPTI's, of which there can be one.
+/// A subscription to CUPTI. Only one can exist.
 #[derive(Debug)]
 pub struct Subscription(CUpti_SubscriberHandle);
 
@@ -103,7 +103,7 @@ pub struct Subscription(CUpti_SubscriberHandle);
 unsafe impl Send for Subscription {}
 
 impl Cupti {
-    /// The CUPTI already in this process (PyTorch loads one), else the one that the dynamic linker finds.
+    /// Loads the CUPTI already in this process (PyTorch loads one), else the one that the dynamic linker finds.
     pub fn load() -> Result<Self, LoadError> {
         let mut tried = Vec::new();
         for flags in [libc::RTLD_NOLOAD, 0] {
@@ -118,17 +118,17 @@ impl Cupti {
         Err(LoadError { tried })
     }
 
-    /// The CUPTI at this path.
+    /// Loads the CUPTI at this path.
     pub fn load_from(path: &Path) -> Result<Self, LoadError> {
         open(path, 0).map_err(|reason| LoadError { tried: vec![reason] })
     }
 
-    /// The name it was opened by: a soname or a path.
+    /// Returns the name by which it was opened: a soname or a path.
     pub fn name(&self) -> &Path {
         Path::new(&self.name)
     }
 
-    /// The library's API version: 130401 is CUDA 13.4, a number below 100 is CUDA 12 or older.
+    /// Returns the library's API version: 130401 is CUDA 13.4, a number below 100 is CUDA 12 or older.
     pub fn version(&self) -> Result<u32, CallError> {
         let mut version = 0;
         // SAFETY: writes one word.
@@ -136,7 +136,8 @@ impl Cupti {
         Ok(version)
     }
 
-    /// CUPTI's name of a result, such as `CUPTI_ERROR_NOT_INITIALIZED`; its number if CUPTI has no name for it.
+    /// Returns CUPTI's name of a result, such as `CUPTI_ERROR_NOT_INITIALIZED`, or its number if CUPTI has no name for
+    /// it.
     pub fn result_text(&self, result: CUptiResult) -> String {
         let mut text = ptr::null();
         if !has_driver() {
@@ -151,7 +152,7 @@ impl Cupti {
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
 
-    /// Has `callback` called at the beginning and the end of CUDA calls that [`watch`](Self::watch) names.
+    /// Subscribes `callback` to the start and the end of the CUDA calls selected by [`watch`](Self::watch).
     ///
     /// # Safety
     ///
@@ -159,7 +160,7 @@ impl Cupti {
     ///
     /// # Errors
     ///
-    /// Among others `CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED`: somebody else has subscribed.
+    /// Among others `CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED`: another subscriber exists.
     pub unsafe fn subscribe(&self, callback: CUpti_CallbackFunc) -> Result<Subscription, CallError> {
         let mut handle = ptr::null_mut();
         self.call("cuptiSubscribe", self.cuptiSubscribe, |function| {
@@ -171,11 +172,11 @@ impl Cupti {
 
     /// Ends a subscription.
     pub fn unsubscribe(&self, subscription: Subscription) -> Result<(), CallError> {
-        // SAFETY: a handle that CUPTI has given, and that nobody has any more.
+        // SAFETY: a handle from CUPTI that is no longer used.
         self.call("cuptiUnsubscribe", self.cuptiUnsubscribe, |function| unsafe { function(subscription.0) })
     }
 
-    /// The callbacks of a domain whose names are `wanted`.
+    /// Returns the callbacks of a domain whose names are `wanted`.
     pub fn callbacks(
         &self,
         domain: CUpti_CallbackDomain,
@@ -192,7 +193,7 @@ impl Cupti {
         })
     }
 
-    /// Has the subscriber called for one callback of a domain, or not any more.
+    /// Enables or disables one callback of a domain for the subscriber.
     pub fn watch(
         &self,
         subscription: &Subscription,
@@ -201,12 +202,12 @@ impl Cupti {
         is_on: bool,
     ) -> Result<(), CallError> {
         self.call("cuptiEnableCallback", self.cuptiEnableCallback, |function| {
-            // SAFETY: takes numbers, and a handle that CUPTI has given.
+            // SAFETY: takes numbers, and a handle from CUPTI.
             unsafe { function(is_on.into(), subscription.0, domain, id) }
         })
     }
 
-    /// The number that records have for a node of a graph.
+    /// Returns the number of a graph node in records.
     ///
     /// # Safety
     ///
@@ -218,8 +219,9 @@ impl Cupti {
         Ok(id)
     }
 
-    /// Registers the callbacks that provide buffers for records and receive full ones. Call it before the first
-    /// `enable`.
+    /// Registers the callbacks that provide buffers for records and receive full ones.
+    ///
+    /// Call it before the first `enable`.
     ///
     /// # Safety
     ///
@@ -236,7 +238,7 @@ impl Cupti {
         })
     }
 
-    /// Has times of records come from a clock of the program's.
+    /// Registers a clock of the program for the times of records.
     ///
     /// # Safety
     ///
@@ -260,13 +262,14 @@ impl Cupti {
     }
 
     /// Makes CUPTI deliver its buffers; with `CUPTI_ACTIVITY_FLAG_FLUSH_FORCED` also those with unfinished records.
+    ///
     /// Returns after the callback has received all of them. Must not be called from that callback.
     pub fn flush(&self, flag: bindings::CUpti_ActivityFlag) -> Result<(), CallError> {
         // SAFETY: takes a number.
         self.call("cuptiActivityFlushAll", self.cuptiActivityFlushAll, |function| unsafe { function(flag.0) })
     }
 
-    /// The records in a buffer that CUPTI has filled, in its order. Each begins with its kind.
+    /// Iterates over the records in a buffer that CUPTI has filled, in its order. Each begins with its kind.
     ///
     /// # Safety
     ///
@@ -282,7 +285,7 @@ impl Cupti {
         })
     }
 
-    /// The number of records that CUPTI dropped, in all contexts, since the last call.
+    /// Returns the number of records that CUPTI dropped, in all contexts, since the last call.
     pub fn dropped(&self) -> Result<usize, CallError> {
         let mut dropped = 0;
         self.call("cuptiActivityGetNumDroppedRecords", self.cuptiActivityGetNumDroppedRecords, |function| {
@@ -310,7 +313,7 @@ impl Cupti {
     }
 }
 
-/// Whether NVIDIA's driver is loaded or can be loaded, as CUPTI would load it.
+/// Returns true if NVIDIA's driver is loaded or can be loaded as CUPTI would load it.
 fn has_driver() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     // SAFETY: loads a system library by its soname and never unloads it.

@@ -1,4 +1,4 @@
-/* A CUPTI with four records to tell, laid out by hand as those of CUDA 13 (CUpti_ActivityMemory4, 128 bytes). It hands
+/* A CUPTI that delivers four records, laid out by hand as those of CUDA 13 (CUpti_ActivityMemory4, 128 bytes). It hands
  * them over when it is flushed, and answers a second kind with an error. */
 #include <stddef.h>
 #include <stdint.h>

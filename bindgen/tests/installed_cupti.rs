@@ -23,7 +23,7 @@ fn the_installed_cupti_has_every_function_and_requires_a_driver() {
     let cupti = Cupti::load_from(&path).expect("loads, also without a driver");
     assert_eq!(cupti.missing(), [""; 0]);
     match cupti.version() {
-        // With a driver: of CUDA 12, which numbers versions differently, or of a CUDA that the declarations cover.
+        // With a driver: CUDA 12, which numbers versions differently, or a CUDA that the declarations cover.
         Ok(version) => {
             assert!(version < 100 || version / 10_000 <= CUPTI_API_VERSION / 10_000, "{version}");
             let text = cupti.result_text(CUptiResult::CUPTI_ERROR_NOT_INITIALIZED);

@@ -1,5 +1,7 @@
-//! Loading CUPTI, and libraries that lack functions. An empty library under the driver's name replaces the driver, in a
-//! separate process: other tests must not find it.
+//! Loads CUPTI, and libraries that lack functions.
+//!
+//! An empty library under the driver's name replaces the driver, in a separate process, because other tests must not
+//! find it.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -12,7 +14,7 @@ use cupti_sys::{CallError, Cupti};
 
 #[test]
 fn a_missing_library_is_reported_with_the_remedy() {
-    // WHEN there is no CUPTI at the given path
+    // WHEN no CUPTI exists at the given path
     let Err(error) = Cupti::load_from(Path::new("/nowhere/libcupti.so.13")) else { panic!("found one") };
     // THEN the error has the path, the linker's reason and the remedy
     let text = error.to_string();

@@ -1,6 +1,6 @@
 //! CUPTI's declarations and its loader.
 //!
-//! One program for all integration tests of the crate: each program would link all of it again.
+//! One binary for all integration tests of the crate: each binary would link the whole crate again.
 
 mod common;
 mod installed_cupti;

@@ -1,4 +1,4 @@
-//! `examples/cupti_truth.rs` with a fake CUPTI that has four records, without a GPU.
+//! Runs `examples/cupti_truth.rs` with a fake CUPTI that has four records, without a GPU.
 
 use crate::common;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ impl Bench {
         output
     }
 
-    /// The standard error of the host and the file of the observer.
+    /// Returns the standard error of the host and the file of the observer.
     fn run(&self, injected: bool, cupti: &Path) -> (String, Option<String>) {
         let host = self.build("host.c", "host", &[]);
         let output = self.folder.join("truth.txt");

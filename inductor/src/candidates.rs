@@ -1,19 +1,20 @@
-//! The operations that each launch of a wrapper may stand for: its *candidates*.
+//! *Candidates*: the operations that each launch of a wrapper may stand for.
 //!
-//! **Forward.** The last node that a kernel was made from. Bodies of operations can have nodes of the same name: then the one
-//! with the trace that Inductor remembers, see below.
+//! **Forward.** The last node that a kernel was made from. Bodies of operations can contain nodes of the same name. The
+//! trace that Inductor records for the launch then selects the node, see below.
 //!
-//! **Backward.** AOTAutograd makes its nodes itself, and the comments have their names, which TorchDynamo does not know. But
-//! Inductor remembers for each launch the stack trace of the last node, and the nodes of backward have those of the operations
-//! of forward that they belong to. So the trace says the line. A line in a loop stands for an operation of each turn of the
-//! loop, with the same trace. Which of them it is follows, in this order, from
+//! **Backward.** AOTAutograd makes its own nodes. The comments contain their names, which TorchDynamo does not know.
+//! But Inductor records for each launch the stack trace of the last node, and backward nodes have the traces of their
+//! forward operations. The trace therefore determines the line. A line in a loop has one operation per iteration, all
+//! with the same trace. The following evidence selects among them, in this order:
 //!
-//! 1. what the launch has to do with: nodes of forward in its comment, values that forward kept and that it reads, inputs that it
-//!    reads (also what forward made of inputs alone, as a weight in half precision), and inputs whose gradients it computes,
+//! 1. the evidence of the launch: forward nodes in its comment, values kept by forward that it reads, inputs that it
+//!    reads (also values that forward computed from inputs alone, such as a weight in half precision), and inputs whose
+//!    gradients it computes,
 //! 2. the order of the graph.
 //!
-//! Where Inductor remembers no trace, as of partitions (for CUDA graphs), it is one of the operations that the launch has to do with. If
-//! there are none, it is one between those that it is computed from and those computed from it.
+//! Without a recorded trace, as in partitions (for CUDA graphs), the candidates are the operations of the evidence.
+//! Without evidence, they are the operations between those it is computed from and those computed from it.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -27,15 +28,15 @@ use crate::wrapper::{Kind, Wrapper};
 pub(crate) type Candidates = Vec<usize>;
 
 pub(crate) struct FoundCandidates {
-    /// The candidates of each launch.
+    /// Candidates of each launch.
     pub(crate) of_launches: Vec<Candidates>,
-    /// For a launch without candidates, operations of which one can be meant, in the order of the graph.
+    /// Possible operations of each launch without candidates, in the order of the graph.
     pub(crate) between: Vec<Candidates>,
 }
 
-/// The candidates of each launch of a wrapper.
+/// Returns the candidates of each launch of a wrapper.
 ///
-/// - `forward`: the wrapper of the same graph's forward, for one of backward.
+/// - `forward`: the forward wrapper of the same graph, if `wrapper` is a backward.
 pub(crate) fn candidates(
     graph: &Graph,
     names: &CommentNames,
@@ -64,7 +65,7 @@ pub(crate) fn candidates(
     FoundCandidates { of_launches: found, between }
 }
 
-/// For each launch, the positions of the results whose values it computes.
+/// Returns the positions of the results that each launch computes.
 fn results(wrapper: &Wrapper) -> Vec<Vec<usize>> {
     let mut results = vec![Vec::new(); wrapper.launches.len()];
     for (position, value) in wrapper.results.iter().enumerate() {
@@ -75,9 +76,11 @@ fn results(wrapper: &Wrapper) -> Vec<Vec<usize>> {
     results
 }
 
-/// The operations for which forward made what it kept from inputs alone, or that use the input it kept, by the argument of backward.
+/// Returns the forward operations behind each kept value, by the argument of backward.
 ///
-/// (What it made from other values says less: an operation of a loop keeps what the turn before has made.)
+/// These are the operations for which forward computed the value from inputs alone, or the users of a kept input.
+/// (Values computed from other values are weaker evidence: an operation of a loop keeps the output of the previous
+/// iteration.)
 fn kept<'a>(graph: &Graph, forward: &Wrapper, backward: &'a Wrapper) -> FxHashMap<&'a str, Vec<usize>> {
     let arguments = backward.arguments.iter().map(String::as_str);
     let arguments: Vec<&str> = arguments.filter(|name| !name.starts_with("tangents_")).collect();
@@ -85,7 +88,7 @@ fn kept<'a>(graph: &Graph, forward: &Wrapper, backward: &'a Wrapper) -> FxHashMa
     let pairs = || arguments.iter().copied().zip(&forward.results[first..]);
     let is_input = |value: &Option<usize>| value.and_then(|value| forward.values[value].argument.as_deref());
     if pairs().any(|(name, value)| name.starts_with("primals_") && is_input(value) != Some(name)) {
-        return FxHashMap::default(); // Another order, as with changing shapes.
+        return FxHashMap::default(); // The order differs, as with changing shapes.
     }
     let names = CommentNames::new(graph, forward);
     let of_inputs = |launch: &usize| {
@@ -94,7 +97,7 @@ fn kept<'a>(graph: &Graph, forward: &Wrapper, backward: &'a Wrapper) -> FxHashMa
     };
     let made = pairs().filter_map(|(name, value)| {
         if let Some(input) = is_input(value) {
-            return Some((name, names.users_of_argument(input)?.to_vec())); // Such as a transposed weight.
+            return Some((name, names.users_of_argument(input)?.to_vec())); // For example, a transposed weight.
         }
         let launch = forward.values[(*value)?].first_launch.filter(of_inputs)?;
         Some((name, names.last_operations(launch)?))
@@ -108,9 +111,9 @@ struct Search<'a> {
     forward: Option<&'a Wrapper>,
     wrapper: &'a Wrapper,
     traces: &'a LineTraces,
-    /// The operations for which forward made what it kept from inputs alone.
+    /// Operations for which forward computed its kept values from inputs alone.
     kept: FxHashMap<&'a str, Vec<usize>>,
-    /// For each launch, the results whose values it computes.
+    /// Positions of the results that each launch computes.
     results: Vec<Vec<usize>>,
 }
 
@@ -124,8 +127,9 @@ impl Search<'_> {
         })
     }
 
-    /// Those of several operations of the same name that have the launch's trace, or all; of calls of a kernel that the program
-    /// wrote, those that take what the launch reads.
+    /// Selects among several operations of the same name: those with the launch's trace, or all.
+    ///
+    /// Of calls of a user-defined kernel, selects those that take the values that the launch reads.
     fn matching(&self, launch: usize, named: Candidates) -> Candidates {
         if named.len() == 1 {
             return named;
@@ -148,7 +152,7 @@ impl Search<'_> {
         })
     }
 
-    /// A part of backward that was moved into forward works on what forward has computed.
+    /// Returns the candidates of a part of backward that was moved into forward: it reads values that forward computed.
     fn of_early_backward(&self, launch: usize, found: &[Candidates]) -> Candidates {
         let writers =
             self.wrapper.launches[launch].uses.iter().filter_map(|value| self.wrapper.values[*value].first_launch);
@@ -157,7 +161,7 @@ impl Search<'_> {
         self.narrowed(launch, &evidence.collect()).unwrap_or_default()
     }
 
-    /// The operations with the launch's trace, if there are any: those that are in the evidence, or all.
+    /// Returns the operations with the launch's trace, if any: those in the evidence, or all.
     fn narrowed(&self, launch: usize, evidence: &FxHashSet<usize>) -> Option<Candidates> {
         let line = self.wrapper.launches[launch].line;
         let traced = self.traces.operations(self.graph, line).filter(|traced| !traced.is_empty())?;
@@ -165,7 +169,7 @@ impl Search<'_> {
         Some(if narrowed.is_empty() { traced.to_vec() } else { narrowed })
     }
 
-    /// The operations of forward that have to do with a launch of backward.
+    /// Returns the forward operations related to a launch of backward.
     fn evidence(&self, launch: usize) -> FxHashSet<usize> {
         let made = &self.wrapper.launches[launch];
         let mut found = FxHashSet::default();
@@ -190,14 +194,14 @@ impl Search<'_> {
         found
     }
 
-    /// The operations that use the input whose gradient is the result of this number.
+    /// Returns the operations that use the input whose gradient is the result at this position.
     fn users_of_gradient(&self, result: usize) -> &[usize] {
         let is_gradient = self.wrapper.kind() == Kind::Backward && self.wrapper.results.len() == self.graph.inputs();
         if is_gradient { self.graph.users_of_input(result) } else { &[] }
     }
 }
 
-/// The candidates of which something is true, or all if it is of none.
+/// Returns the candidates that satisfy `is_true`, or all if none does.
 fn those(candidates: Candidates, is_true: impl Fn(usize) -> bool) -> Candidates {
     let found: Candidates = candidates.iter().copied().filter(|node| is_true(*node)).collect();
     if found.is_empty() { candidates } else { found }

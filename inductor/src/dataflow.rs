@@ -1,16 +1,16 @@
-//! The operations of a wrapper that names none, as of a backward that compiled autograd has captured: its comments are empty, and
-//! Inductor remembers no traces.
+//! Candidates in a wrapper that names no operations, such as a backward captured by compiled autograd: its comments are
+//! empty, and Inductor records no traces.
 //!
-//! The wrapper still computes what the graph says, from the same inputs. So an operation and the memory that holds its value
-//! depend, directly or through others, on the same inputs of the graph. In a backward each layer brings in inputs of its own, its
-//! weights and what its forward kept: operations that depend on the same ones are as a rule those of one layer. What is returned
-//! is the graph's result at that position.
+//! The wrapper still computes the graph's values from the same inputs. An operation and the memory of its value
+//! therefore depend, directly or indirectly, on the same inputs of the graph. In a backward, each layer adds its own
+//! inputs: its weights and the values its forward kept. Operations that depend on the same inputs usually belong to one
+//! layer. A returned value is the graph's result at that position.
 
 use crate::graph::Graph;
 use crate::scan::number;
 use crate::wrapper::Wrapper;
 
-/// Which of the graph's inputs something depends on.
+/// The graph's inputs on which a value depends.
 #[derive(Clone, Default, PartialEq, Eq)]
 struct Inputs {
     words: Vec<u64>,
@@ -35,8 +35,9 @@ impl Inputs {
     }
 }
 
-/// The candidates of each value that a wrapper computes. `None`: its names or traces say more, or its arguments are not the
-/// graph's inputs.
+/// Returns the candidates of each value that a wrapper computes.
+///
+/// `None`: its names or traces are better evidence, or its arguments are not the graph's inputs.
 pub(crate) fn candidates_of_values(graph: &Graph, wrapper: &Wrapper) -> Option<Vec<Vec<usize>>> {
     let says_nothing = wrapper.launches.iter().all(|launch| launch.sources.is_empty());
     let arguments = wrapper.values.iter().filter(|value| value.argument.is_some()).count();
@@ -63,7 +64,8 @@ pub(crate) fn candidates_of_values(graph: &Graph, wrapper: &Wrapper) -> Option<V
             read.extend(&of_values[value]);
         }
         for &value in launch.uses.iter().filter(|value| is_new(**value)) {
-            // What one kernel computes from several inputs need not depend on all of them: a known result says it better.
+            // A value that one kernel computes from several inputs need not depend on all of them. A known result is
+            // better evidence.
             if let Some(result) = results[value] {
                 of_values[value] = of_operations[result].clone();
                 found[value] = vec![result];
@@ -95,7 +97,7 @@ fn inputs_of_operations(graph: &Graph) -> Vec<Inputs> {
     known
 }
 
-/// For each value, the operation whose result it is, if it is returned.
+/// Returns the operation whose result each returned value is.
 fn results(graph: &Graph, wrapper: &Wrapper) -> Vec<Option<usize>> {
     let mut results = vec![None; wrapper.values.len()];
     if wrapper.results.len() == graph.results().len() {
@@ -108,7 +110,7 @@ fn results(graph: &Graph, wrapper: &Wrapper) -> Vec<Option<usize>> {
     results
 }
 
-/// The number of the graph's input that is this argument: `arg12_1`.
+/// Returns the index of the graph's input for an argument such as `arg12_1`.
 fn input(argument: &str) -> Option<usize> {
     number(argument.strip_suffix("_1")?, "arg")
 }

@@ -1,9 +1,9 @@
-//! The classes and functions of a Python file, by line.
+//! Classes and functions of a Python file, by line.
 //!
-//! A stack trace names a function as it is written (`forward`), while frames of a running program have qualified names
-//! (`Block.forward`, `outer.<locals>.inner`). The text says which function of a name a line is in.
+//! A stack trace contains the plain name of a function (`forward`), while frames of a running program have qualified
+//! names (`Block.forward`, `outer.<locals>.inner`). The source text maps a line and a plain name to the qualified name.
 
-/// The definitions of a file.
+/// Definitions of a file.
 #[derive(Debug, Default)]
 pub struct Definitions {
     /// In the order of their first lines.
@@ -14,24 +14,24 @@ pub struct Definitions {
 struct Definition {
     name: String,
     is_function: bool,
-    /// The definition around it.
+    /// The enclosing definition.
     parent: Option<usize>,
     indentation: usize,
-    /// The line of `class` or `def`.
+    /// Line of `class` or `def`.
     first_line: u32,
-    /// The line of the colon, after which the body begins.
+    /// Line of the colon before the body.
     colon_line: u32,
     last_line: u32,
 }
 
 impl Definitions {
-    /// Reads a file. What is no valid Python is skipped.
+    /// Parses a file and skips invalid Python.
     pub fn parse(source: &str) -> Self {
         let mut definitions = Self::default();
         let mut innermost: Option<usize> = None;
         let mut last_line = 0;
         let mut text = StatementState::default();
-        // The definition whose colon is yet to come, as its statement goes on.
+        // The definition whose header continues and has no colon yet.
         let mut unfinished: Option<usize> = None;
         for (line, written) in (1..).zip(source.trim_start_matches('\u{feff}').lines()) {
             let code = written.trim_start();
@@ -80,8 +80,9 @@ impl Definitions {
         definitions
     }
 
-    /// The qualified name of the function around a line, which has this plain name; `None` if the innermost function has
-    /// another, as in a file that has changed since the program read it.
+    /// Returns the qualified name of the function around a line, given its plain name.
+    ///
+    /// Returns `None` if the innermost function has another name, as in a file that changed after the program read it.
     pub fn qualified_name(&self, line: u32, function: &str) -> Option<String> {
         let next = self.all.partition_point(|definition| definition.first_line <= line);
         let mut index = next.checked_sub(1)?;
@@ -91,7 +92,7 @@ impl Definitions {
                 if definition.is_function && definition.name == function {
                     return Some(self.path(index));
                 }
-                // Defaults, annotations and base classes are evaluated by the code around the definition.
+                // The enclosing code evaluates defaults, annotations and base classes.
                 if line > definition.colon_line {
                     return None;
                 }
@@ -119,7 +120,7 @@ impl Definitions {
     }
 }
 
-/// The beginning of a definition.
+/// Start of a definition.
 struct Header<'a> {
     name: &'a str,
     is_function: bool,
@@ -132,7 +133,7 @@ impl<'a> Header<'a> {
             None => (true, after_keyword(after_keyword(code, "async").unwrap_or(code), "def")?),
         };
         let end = rest.find(|letter: char| !letter.is_alphanumeric() && letter != '_').unwrap_or(rest.len());
-        // `class` and `def` are no names, so this cannot be an expression, whatever brackets seem to be open.
+        // `class` and `def` are keywords, so this cannot be an expression, even if brackets appear to be open.
         (end > 0).then(|| Self { name: &rest[..end], is_function })
     }
 }
@@ -142,7 +143,7 @@ fn after_keyword<'a>(code: &'a str, keyword: &str) -> Option<&'a str> {
     rest.starts_with([' ', '\t']).then(|| rest.trim_start())
 }
 
-/// How far white space indents a line.
+/// Returns the indentation width of white space.
 fn width(space: &str) -> usize {
     space.chars().fold(0, |width, letter| match letter {
         '\t' => (width / 8 + 1) * 8,
@@ -151,19 +152,19 @@ fn width(space: &str) -> usize {
     })
 }
 
-/// Where in a statement the reader is.
+/// Position of the parser within a statement.
 #[derive(Default)]
 struct StatementState {
-    /// The quotes that end the string that goes on in the next line.
+    /// Quotes that end the string that continues on the next line.
     quote: Option<&'static str>,
-    /// How many brackets are open.
+    /// Number of open brackets.
     depth: usize,
     /// The line ended in a backslash.
     is_joined: bool,
 }
 
 impl StatementState {
-    /// Whether the next line belongs to the same statement.
+    /// Returns true if the next line belongs to the same statement.
     fn continues(&self) -> bool {
         self.quote.is_some() || self.depth > 0 || self.is_joined
     }
@@ -201,7 +202,7 @@ impl StatementState {
     }
 }
 
-/// What follows the end of a string.
+/// Returns the text after the end of a string.
 fn after_string<'a>(text: &'a str, quote: &str) -> Option<&'a str> {
     let mut rest = text;
     loop {

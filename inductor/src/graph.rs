@@ -1,9 +1,9 @@
-//! TorchDynamo's graph: the operations of a program, in the order in which it runs them.
+//! TorchDynamo's graph: operations of a program in execution order.
 
 use rustc_hash::FxHashMap;
 use serde::Deserialize;
 
-/// A line of the program that was running when an operation was traced.
+/// A line of the program on the stack when an operation was traced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceFrame {
     pub file: String,
@@ -11,33 +11,33 @@ pub struct SourceFrame {
     pub function: String,
 }
 
-/// A module whose call an operation is part of.
+/// A module that calls an operation.
 #[derive(Clone, Debug, Eq, Deserialize)]
 pub struct Module {
-    /// How the traced function reaches it: `L['self'].blocks.3.mlp`.
+    /// Expression by which the traced function reaches it: `L['self'].blocks.3.mlp`.
     pub path: String,
     pub class: String,
-    /// Where it was when it was traced; 0: unknown.
+    /// Address at trace time; 0: unknown.
     #[serde(default)]
     pub address: u64,
 }
 
-/// Modules are equal if they have the same place in their models: code is shared by models that differ in nothing else.
+/// Modules are equal if their paths in their models are: models that differ in nothing else share code.
 impl PartialEq for Module {
     fn eq(&self, other: &Self) -> bool {
         (&self.path, &self.class) == (&other.path, &other.class)
     }
 }
 
-/// What memlab's agent reads of a graph.
+/// Contents of a graph as memlab's agent writes them.
 #[derive(Deserialize)]
 struct Read {
-    /// Stack traces as Python prints them.
+    /// Stack traces in Python's format.
     traces: Vec<String>,
-    /// Modules around an operation, the outermost first.
+    /// Modules around an operation, outermost first.
     modules: Vec<Vec<Module>>,
     nodes: Vec<ReadNode>,
-    /// Indices of the nodes that it returns, if they are known.
+    /// Indices of the returned nodes, if known.
     #[serde(default)]
     results: Vec<usize>,
 }
@@ -45,14 +45,14 @@ struct Read {
 #[derive(Deserialize)]
 struct ReadNode {
     name: String,
-    /// An input of the graph.
+    /// True for an input of the graph.
     placeholder: bool,
     /// Indices into `traces` and `modules`.
     trace: Option<usize>,
     modules: Option<usize>,
-    /// Indices of the nodes that it takes as arguments.
+    /// Indices of its argument nodes.
     inputs: Vec<usize>,
-    /// Of a call of a kernel that the program wrote: the nodes that it takes, by the kernel's parameters.
+    /// For a call of a user-defined kernel: argument nodes by the kernel's parameters.
     #[serde(default)]
     parameters: FxHashMap<String, usize>,
 }
@@ -64,7 +64,7 @@ pub(crate) struct Node {
     parameters: FxHashMap<String, usize>,
     pub(crate) trace: Option<usize>,
     pub(crate) modules: Option<usize>,
-    /// The nodes it is computed from, all before it.
+    /// Nodes from which it is computed, all before it.
     inputs: Vec<usize>,
 }
 
@@ -75,16 +75,18 @@ pub struct Graph {
     modules: Vec<Vec<Module>>,
     nodes: Vec<Node>,
     by_name: FxHashMap<String, Vec<usize>>,
-    /// For each input in order, the operations that use it.
+    /// Operations that use each input, by index.
     users_of_inputs: Vec<Vec<usize>>,
     results: Vec<usize>,
-    /// The operations of a trace, in order.
+    /// Operations of a trace, in order.
     of_trace: FxHashMap<usize, Vec<usize>>,
 }
 
 impl Graph {
-    /// Reads `{"traces": […], "modules": [[{"path", "class", "address"}, …], …], "nodes": [{"name", "placeholder", "trace", "modules",
-    /// "inputs"}, …], "results": […]}`. Errors say what is not as expected.
+    /// Parses `{"traces": […], "modules": [[{"path", "class", "address"}, …], …], "nodes": [{"name", "placeholder",
+    /// "trace", "modules", "inputs"}, …], "results": […]}`.
+    ///
+    /// Errors name the unexpected part.
     pub fn parse(json: &[u8]) -> Result<Self, serde_json::Error> {
         let Read { traces, modules, nodes: read, results } = serde_json::from_slice(json)?;
         let mut graph = Self { traces, modules, ..Self::default() };
@@ -116,7 +118,7 @@ impl Graph {
         Ok(graph)
     }
 
-    /// The operation of this name, if there is only one.
+    /// Returns the operation of this name, if it is unique.
     pub(crate) fn operation(&self, name: &str) -> Option<usize> {
         match self.operations_called(name) {
             [only] => Some(*only),
@@ -124,17 +126,19 @@ impl Graph {
         }
     }
 
-    /// The operations of this name, in order. Bodies of operations, such as what is checkpointed, have names of their own.
+    /// Returns the operations of this name, in order.
+    ///
+    /// Bodies of operations, such as checkpointed ones, have separate names.
     pub(crate) fn operations_called(&self, name: &str) -> &[usize] {
         self.by_name.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// All operations, in order.
+    /// Iterates over all operations, in order.
     pub(crate) fn operations(&self) -> impl Iterator<Item = usize> {
         self.nodes.iter().enumerate().filter(|(_, node)| !node.is_input).map(|(index, _)| index)
     }
 
-    /// How many nodes there are: operations and inputs.
+    /// Returns the number of nodes: operations and inputs.
     pub(crate) fn len(&self) -> usize {
         self.nodes.len()
     }
@@ -143,17 +147,17 @@ impl Graph {
         self.nodes[node].is_input
     }
 
-    /// The nodes that one is computed from, all before it.
+    /// Returns the nodes from which one is computed, all before it.
     pub(crate) fn inputs_of(&self, node: usize) -> &[usize] {
         &self.nodes[node].inputs
     }
 
-    /// The nodes that the graph returns; none if they are not known.
+    /// Returns the nodes that the graph returns; empty if unknown.
     pub(crate) fn results(&self) -> &[usize] {
         &self.results
     }
 
-    /// The operations with this trace, in order.
+    /// Returns the operations with this trace, in order.
     pub(crate) fn of_trace(&self, trace: usize) -> &[usize] {
         self.of_trace.get(&trace).map_or(&[], Vec::as_slice)
     }
@@ -162,12 +166,12 @@ impl Graph {
         self.nodes.get(node)?.trace
     }
 
-    /// The modules around an operation, the outermost first.
+    /// Returns the modules around an operation, outermost first.
     pub(crate) fn modules_of(&self, node: usize) -> &[Module] {
         self.nodes.get(node).and_then(|node| self.modules.get(node.modules?)).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether operations differ in what is shown of them.
+    /// Returns true if the traces or modules of the operations differ.
     pub(crate) fn is_ambiguous(&self, operations: &[usize]) -> bool {
         let Some((first, rest)) = operations.split_first() else { return false };
         rest.iter().any(|node| {
@@ -175,20 +179,22 @@ impl Graph {
         })
     }
 
-    /// The operation whose result a call of a kernel that the program wrote takes as this parameter.
+    /// Returns the operation whose result a call of a user-defined kernel takes as this parameter.
     pub(crate) fn parameter_of(&self, call: usize, parameter: &str) -> Option<usize> {
         let taken = *self.nodes.get(call)?.parameters.get(parameter)?;
         self.nodes.get(taken).is_some_and(|node| !node.is_input).then_some(taken)
     }
 
-    /// The operations that use the input of this number, if they are few enough to say something of a launch that reads it: a
-    /// mask that all layers use does not.
+    /// Returns the operations that use the input at this index.
+    ///
+    /// Returns none if they are too many to identify a launch that reads it, such as the users of a mask shared by all
+    /// layers.
     pub(crate) fn users_of_input(&self, input: usize) -> &[usize] {
         const MAX_USERS: usize = 256;
         self.users_of_inputs.get(input).filter(|users| users.len() <= MAX_USERS).map_or(&[], Vec::as_slice)
     }
 
-    /// How many inputs there are.
+    /// Returns the number of inputs.
     pub(crate) fn inputs(&self) -> usize {
         self.users_of_inputs.len()
     }
@@ -197,13 +203,13 @@ impl Graph {
         &self.traces
     }
 
-    /// The lines of a trace, the outermost first.
+    /// Returns the lines of a trace, outermost first.
     pub(crate) fn frames(&self, trace: usize) -> Vec<SourceFrame> {
         self.traces.get(trace).map(|trace| frames(trace).collect()).unwrap_or_default()
     }
 }
 
-/// The frames of a stack trace as Python prints it, the outermost first.
+/// Parses the frames of a stack trace in Python's format, outermost first.
 fn frames(trace: &str) -> impl Iterator<Item = SourceFrame> {
     trace.lines().filter_map(|text| {
         let (file, rest) = text.trim_start().strip_prefix("File \"")?.split_once("\", line ")?;
@@ -213,7 +219,7 @@ fn frames(trace: &str) -> impl Iterator<Item = SourceFrame> {
     })
 }
 
-/// A trace without what changes when other lines of the file change: the numbers of lines.
+/// Removes line numbers from a trace: they change when other lines of the file do.
 pub(crate) fn without_line_numbers(trace: &str) -> String {
     let mut result = String::with_capacity(trace.len());
     for text in trace.lines() {

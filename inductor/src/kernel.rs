@@ -1,6 +1,6 @@
-//! What a wrapper says of a kernel where it is defined: which nodes make which output.
+//! Kernel definitions in a wrapper: the nodes that make each output.
 //!
-//! Kernels that the program wrote are there too. They write into memory that other operations have made.
+//! User-defined kernels are included. They write into memory that other operations allocated.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -8,31 +8,31 @@ use crate::scan::number;
 
 const SOURCE_NODES: &str = "Source Nodes: [";
 
-/// A kernel's definition.
+/// Definition of a kernel.
 #[derive(Debug, Default)]
 pub(crate) struct Kernel {
-    /// The source nodes that its first launch was made from.
+    /// Source nodes of its first launch.
     pub(crate) sources: Vec<String>,
-    /// The source node of each node of AOTAutograd's graph, as an index into `sources`.
+    /// Source node of each node of AOTAutograd's graph, as an index into `sources`.
     pub(crate) source_of: FxHashMap<String, usize>,
-    /// Source nodes that are nodes of TorchDynamo's graph: AOTAutograd calls nodes that it made itself their own source.
+    /// Source nodes that are in TorchDynamo's graph. AOTAutograd lists the nodes that it made as their own source.
     pub(crate) known: FxHashSet<String>,
-    /// The nodes of AOTAutograd's graph (or names of buffers) whose values it writes.
+    /// Nodes of AOTAutograd's graph (or names of buffers) whose values it writes.
     pub(crate) outputs: Vec<String>,
-    /// The positions of its parameters that it writes.
+    /// Positions of the parameters that it writes.
     pub(crate) written: Vec<usize>,
-    /// The positions of its parameters that it reads and writes.
+    /// Positions of the parameters that it reads and writes.
     pub(crate) in_place: Vec<usize>,
-    /// Whether the program wrote it.
+    /// True for a user-defined kernel.
     pub(crate) is_of_program: bool,
-    /// Its parameters that are tensors, in order.
+    /// Tensor parameters, in order.
     pub(crate) tensors: Vec<String>,
-    /// For parameters that it writes: the source node of the value, as an index into `sources`.
+    /// Source nodes of the values of written parameters, as indices into `sources`.
     pub(crate) source_of_parameter: FxHashMap<usize, usize>,
 }
 
 impl Kernel {
-    /// Takes in a comment above the definition.
+    /// Parses a comment above the definition.
     pub(crate) fn describe(&mut self, comment: &str) {
         if let Some(sources) = source_nodes(comment) {
             *self = Self { sources, ..Self::default() };
@@ -51,7 +51,7 @@ impl Kernel {
         }
     }
 
-    /// Takes in a line that says how it is compiled.
+    /// Parses a line with compilation options.
     pub(crate) fn describe_compilation(&mut self, text: &str) {
         if let Some((_, signature)) = text.split_once("'signature': {") {
             let parameters = signature.split('}').next().unwrap_or_default().split(", ");
@@ -61,9 +61,9 @@ impl Kernel {
         self.is_of_program |= text.starts_with("custom_kernel=True");
     }
 
-    /// At the first launch, which the definition describes: which source node makes the value of which parameter.
+    /// Matches source nodes to written parameters at the first launch, which the definition describes.
     ///
-    /// Outputs are listed in the order of their buffers' numbers, with those that were optimized away.
+    /// Outputs are listed in the order of their buffers' numbers, including those that were optimized away.
     pub(crate) fn match_outputs(&mut self, parameters: &[(&str, Option<usize>)]) {
         let mut written: Vec<(usize, usize)> = Vec::new();
         for parameter in &self.written {
@@ -89,7 +89,8 @@ impl Kernel {
         self.written.clear();
     }
 
-    /// Which source nodes of a launch are certainly TorchDynamo's: those in the place of one in the definition.
+    /// Returns the source nodes of a launch that are certainly TorchDynamo's: those at the position of such a node in
+    /// the definition.
     pub(crate) fn known_among(&self, sources: &[String]) -> FxHashSet<String> {
         if sources.len() != self.sources.len() {
             return FxHashSet::default();
@@ -99,7 +100,7 @@ impl Kernel {
     }
 }
 
-/// The names in a comment of source nodes.
+/// Extracts the names from a comment of source nodes.
 pub(crate) fn source_nodes(comment: &str) -> Option<Vec<String>> {
     let (kind, rest) = comment.split_once(SOURCE_NODES)?;
     if !matches!(kind.trim(), "Topologically Sorted" | "Unsorted" | "") {

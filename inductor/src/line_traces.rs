@@ -1,18 +1,20 @@
-//! The operations with the trace that Inductor remembers for a line of a wrapper.
+//! Maps lines of a wrapper to operations through the traces that Inductor records.
 
 use rustc_hash::FxHashMap;
 
 use crate::graph::{Graph, without_line_numbers};
 
-/// For lines from one on, a trace of the graph.
+/// Traces of the graph, each valid from its line on.
 pub(crate) struct LineTraces {
-    /// By the first line, in order: an index into the graph's traces.
+    /// Index into the graph's traces, sorted by first line.
     from: Vec<(u32, Option<usize>)>,
 }
 
 impl LineTraces {
-    /// Lines of the program may have moved since the wrapper was made and cached: then a trace is the graph's that differs in
-    /// numbers of lines only, if there is just one.
+    /// Matches Inductor's traces to the graph's.
+    ///
+    /// Lines of the program may have moved since the wrapper was made and cached. A trace then matches the graph's only
+    /// trace that differs in nothing but line numbers.
     pub(crate) fn new(graph: &Graph, traces: &[(u32, Option<&str>)]) -> Self {
         let exact: FxHashMap<&str, usize> =
             (0..).zip(graph.traces()).map(|(index, trace)| (trace.as_str(), index)).collect();
@@ -35,7 +37,7 @@ impl LineTraces {
         Self { from }
     }
 
-    /// The operations with the trace of a line.
+    /// Returns the operations with the trace of a line.
     pub(crate) fn operations<'a>(&self, graph: &'a Graph, line: u32) -> Option<&'a [usize]> {
         let next = self.from.partition_point(|(start, _)| *start <= line);
         let (_, trace) = self.from.get(next.checked_sub(1)?)?;

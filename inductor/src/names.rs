@@ -1,7 +1,7 @@
-//! The operations that names in a wrapper's comments stand for.
+//! Maps names in a wrapper's comments to operations.
 //!
-//! In forward, a name is one of TorchDynamo's graph, or was when the wrapper was made and cached. In backward, AOTAutograd makes
-//! nodes itself, whose names can be those of TorchDynamo's by chance.
+//! In forward, a name belongs to TorchDynamo's graph, or did when the wrapper was made and cached. In backward,
+//! AOTAutograd makes its own nodes, whose names can equal TorchDynamo's by coincidence.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -10,33 +10,35 @@ use crate::renamed::renamed;
 use crate::scan::number;
 use crate::wrapper::{Kind, Wrapper};
 
-/// The names in the comments of a wrapper.
+/// Names in the comments of a wrapper.
 pub(crate) struct CommentNames<'a> {
     graph: &'a Graph,
     wrapper: &'a Wrapper,
-    /// What names that the graph no longer has stand for.
+    /// Operations of names that the graph no longer has.
     renamed: FxHashMap<&'a str, usize>,
 }
 
 impl<'a> CommentNames<'a> {
     pub(crate) fn new(graph: &'a Graph, wrapper: &'a Wrapper) -> Self {
-        // In backward, a name that is not the graph's is as a rule one of AOTAutograd's.
+        // In backward, a name that the graph lacks is usually AOTAutograd's.
         let is_backward = wrapper.kind() == Kind::Backward;
         let renamed = if is_backward { FxHashMap::default() } else { renamed(graph, wrapper) };
         Self { graph, wrapper, renamed }
     }
 
-    /// The node of the graph that a name in a comment stands for. Names of AOTAutograd's own nodes can be the same by chance.
+    /// Returns the graph's node for a name in a comment. AOTAutograd's nodes can have the same name by coincidence.
     pub(crate) fn operation(&self, launch: usize, name: &str) -> Option<usize> {
         let Some(node) = self.graph.operation(name) else {
-            let node = self.renamed.get(name).copied(); // Only of names that the graph does not have.
+            let node = self.renamed.get(name).copied(); // Only names that the graph lacks.
             return node.filter(|_| self.is_of_torchdynamo(launch, name));
         };
         (!self.may_be_of_backward(launch, name)).then_some(node)
     }
 
-    /// The nodes of the graph that a name in a comment may stand for: those that use an input which the launch reads, or the
-    /// result of another node in the comment, or all.
+    /// Returns the graph's possible nodes for a name in a comment.
+    ///
+    /// Prefers those that use an input which the launch reads, or the result of another node in the comment; else
+    /// returns all.
     pub(crate) fn operations(&self, launch: usize, name: &str) -> Vec<usize> {
         if let Some(node) = self.operation(launch, name) {
             return vec![node];
@@ -57,8 +59,10 @@ impl<'a> CommentNames<'a> {
         if using.is_empty() { nodes.to_vec() } else { using }
     }
 
-    /// The last node in the comment that the graph has. Without an answer if a later one was certainly the graph's: an operation
-    /// whose name has changed is not the one before it.
+    /// Returns the last node in the comment that the graph has.
+    ///
+    /// Returns `None` if a later node was certainly the graph's: an operation whose name has changed is not the one
+    /// before it.
     pub(crate) fn last_operations(&self, launch: usize) -> Option<Vec<usize>> {
         let made = &self.wrapper.launches[launch];
         let sources = &made.sources;
@@ -69,31 +73,32 @@ impl<'a> CommentNames<'a> {
         able.map(|name| self.operations(launch, name)).find(|nodes| !nodes.is_empty())
     }
 
-    /// Whether all nodes that a launch was made from are of forward.
+    /// Returns true if all source nodes of a launch belong to forward.
     pub(crate) fn are_of_forward(&self, launch: usize) -> bool {
         let sources = &self.wrapper.launches[launch].sources;
         !sources.is_empty() && sources.iter().all(|name| !self.operations(launch, name).is_empty())
     }
 
-    /// The operations that use the graph's input which is this argument of the wrapper; `None` if it is no input.
+    /// Returns the operations that use the graph's input for this argument of the wrapper; `None` if it is not an
+    /// input.
     pub(crate) fn users_of_argument(&self, argument: &str) -> Option<&'a [usize]> {
         let input = number(argument, "primals_")?.checked_sub(1)?;
         Some(self.graph.users_of_input(input))
     }
 
-    /// Whether a name in a comment may be one that AOTAutograd gave to a node of backward.
+    /// Returns true if AOTAutograd may have given a name in a comment to a backward node.
     fn may_be_of_backward(&self, launch: usize, name: &str) -> bool {
         let is_certain = self.wrapper.launches[launch].known.contains(name);
         self.wrapper.kind() == Kind::Backward && !is_certain && is_name_of_aten(name)
     }
 
-    /// Whether a name that the graph does not have was one of TorchDynamo's, as far as can be told.
+    /// Returns true if a name that the graph lacks was probably TorchDynamo's.
     fn is_of_torchdynamo(&self, launch: usize, name: &str) -> bool {
         self.wrapper.launches[launch].known.contains(name) || !is_name_of_aten(name)
     }
 }
 
-/// Whether a node of AOTAutograd's can have this name: it is called after an operation of ATen, with a number.
+/// Returns true if a node of AOTAutograd can have this name: an ATen operation with a number.
 fn is_name_of_aten(name: &str) -> bool {
     const NAMES: [&str; 24] = [
         "add",

@@ -1,30 +1,32 @@
-//! What the order of a graph says of the operations that launches stand for.
+//! Narrows candidates by the order of the graph.
 //!
-//! Backward runs against the order of forward. A value lies in that order between those it is computed from and those computed
-//! from it.
+//! Backward runs in the reverse order of forward. In that order, a value lies between those it is computed from and
+//! those computed from it.
 
 use crate::graph::Graph;
 use crate::names::CommentNames;
 use crate::wrapper::{Kind, Value, Wrapper};
 
-/// For each launch, others whose operations its operation is not before, or not behind.
+/// For each launch, the launches whose operations its operation does not precede, or does not follow.
 pub(crate) struct Order {
     not_before: Vec<Vec<usize>>,
     not_behind: Vec<Vec<usize>>,
 }
 
 impl Order {
-    /// Between which others each launch is in the order of the graph. What runs forward, also again in backward, is before what
-    /// reads its values; what runs backward is behind it.
+    /// Determines the neighbours of each launch in the order of the graph.
+    ///
+    /// Code that runs forward, also recomputation in backward, precedes the readers of its values. Code that runs
+    /// backward follows them.
     pub(crate) fn new(graph: &Graph, names: &CommentNames, wrapper: &Wrapper) -> Self {
         let launches = &wrapper.launches;
         let is_backward = wrapper.kind() == Kind::Backward;
         let runs_forward: Vec<bool> =
             (0..launches.len()).map(|launch| !is_backward || names.are_of_forward(launch)).collect();
-        // Before PyTorch 2.11, comments leave out the nodes of backward: then nothing says what runs forward again.
+        // Before PyTorch 2.11, comments omit the nodes of backward, so recomputation is not recognizable.
         let is_known = !is_backward
             || launches.iter().flat_map(|launch| &launch.sources).any(|name| graph.operations_called(name).is_empty());
-        // Of a kernel with several results, nothing says that the last of its operations is before what reads the first.
+        // For a kernel with several results, the last of its operations need not precede the readers of the first.
         let mut results = vec![0; launches.len()];
         for launch in
             wrapper.values.iter().filter(|value| value.argument.is_none()).filter_map(|value| value.first_launch)
@@ -55,7 +57,7 @@ impl Order {
         order
     }
 
-    /// Leaves out candidates that lie on the wrong side of what a launch is computed from, or of what is computed from it.
+    /// Removes candidates on the wrong side of the launches that a launch reads from, or of its readers.
     pub(crate) fn narrow(&self, graph: &Graph, found: &mut [Vec<usize>]) {
         let Self { not_before, not_behind } = self;
         until_settled(found.len(), |launch| {
@@ -77,8 +79,10 @@ impl Order {
         });
     }
 
-    /// For launches of which nothing else is known: the operations between those that they are computed from and those computed from
-    /// them, if both are known.
+    /// Returns, for launches without other evidence, the operations between those they are computed from and those
+    /// computed from them.
+    ///
+    /// Both must be known.
     pub(crate) fn between(&self, graph: &Graph, found: &[Vec<usize>]) -> Vec<Vec<usize>> {
         let least = bounds(&self.not_before, |launch| found[launch].first().copied(), usize::max);
         let most = bounds(&self.not_behind, |launch| found[launch].last().copied(), usize::min);
@@ -91,7 +95,7 @@ impl Order {
     }
 }
 
-/// The tightest bound that `others` of which something is `known` set each launch, also through others of which nothing is.
+/// Returns the tightest bound that the known launches in `others` set on each launch, also through unknown ones.
 fn bounds(
     others: &[Vec<usize>],
     known: impl Fn(usize) -> Option<usize>,
@@ -108,8 +112,9 @@ fn bounds(
     bounds
 }
 
-/// Visits launches, forward and backward in turn as bounds come from both sides, until two passes have changed nothing. Each change
-/// must narrow something. `visit`: whether it has.
+/// Visits the launches in alternating directions, because bounds come from both sides, until two passes change nothing.
+///
+/// `visit` returns true if it changed something. Each change must narrow a bound.
 fn until_settled(launches: usize, mut visit: impl FnMut(usize) -> bool) {
     let mut order: Vec<usize> = (0..launches).collect();
     let mut unchanged = 0;

@@ -1,15 +1,14 @@
-//! The operations that lines of a wrapper stand for.
+//! Maps lines of a wrapper to operations.
 //!
-//! The name of the node whose value a buffer of forward holds is in the comments. Of a kernel that was made from several nodes,
-//! the buffer belongs to the one whose value it holds if the kernel's definition says so, and otherwise to what the launch stands
-//! for.
+//! The comments name the node whose value a forward buffer holds. If a kernel was made from several nodes, the buffer
+//! belongs to the node that the kernel's definition names for it, else to the launch's operation.
 //!
-//! What a kernel that the program wrote fills belongs to the operation that made it, such as `torch.empty_like(x)`.
+//! Memory that a user-defined kernel fills belongs to the operation that allocated it, such as `torch.empty_like(x)`.
 //!
-//! A value of backward of which two or more candidates remain, because one kernel computes several, belongs to that of the
-//! launches that read it, if it is one of them.
+//! If one kernel computes several values, a backward value can have two or more candidates. It then belongs to the
+//! operation of the launches that read it, if that is a candidate.
 //!
-//! If candidates remain, the origin is what they have in common: the line, and the innermost module around all of them.
+//! If candidates remain, the origin is their common part: the line, and the innermost module around all of them.
 
 use rustc_hash::FxHashMap;
 
@@ -20,37 +19,37 @@ use crate::line_traces::LineTraces;
 use crate::names::CommentNames;
 use crate::wrapper::{Kind, Value, Wrapper};
 
-/// What is known of the operation that a line of a wrapper stands for.
+/// Known facts about the operation of a wrapper's line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
-    /// The program's lines, the outermost first. Empty: unknown.
+    /// Lines of the program, outermost first. Empty: unknown.
     pub frames: Vec<SourceFrame>,
-    /// The modules around it, the outermost first.
+    /// Modules around it, outermost first.
     pub modules: Vec<Module>,
 }
 
-/// The origins of a wrapper's lines.
+/// Origins of a wrapper's lines.
 #[derive(Debug, Default)]
 pub struct Origins {
     of_line: FxHashMap<u32, Origin>,
 }
 
 impl Origins {
-    /// The origin of what is allocated in a line; `None` if nothing is known of it.
+    /// Returns the origin of the memory that a line allocates; `None` if unknown.
     pub fn at(&self, line: u32) -> Option<&Origin> {
         self.of_line.get(&line)
     }
 
-    /// The lines that have an origin, in any order.
+    /// Returns the lines with an origin, in any order.
     pub fn lines(&self) -> impl Iterator<Item = (u32, &Origin)> {
         self.of_line.iter().map(|(line, origin)| (*line, origin))
     }
 }
 
-/// Determines the origins of the lines of a wrapper that was made from a graph.
+/// Determines the origins of the lines of a wrapper made from a graph.
 ///
-/// - `forward`: the wrapper of the same graph's forward, for one of backward.
-/// - `traces`: Inductor's map of lines: from a line on, the trace of the last node that a launch was made from.
+/// - `forward`: the forward wrapper of the same graph, if `wrapper` is a backward.
+/// - `traces`: Inductor's map of lines: the trace of the last node of a launch, valid from its line on.
 pub fn origins(graph: &Graph, forward: Option<&Wrapper>, wrapper: &Wrapper, traces: &[(u32, Option<&str>)]) -> Origins {
     let names = CommentNames::new(graph, wrapper);
     let FoundCandidates { of_launches: found, between } =
@@ -59,7 +58,7 @@ pub fn origins(graph: &Graph, forward: Option<&Wrapper>, wrapper: &Wrapper, trac
     let of_values = if has_traces { None } else { candidates_of_values(graph, wrapper) };
     let known = LaunchFacts { graph, wrapper, names, found, between, of_values, readers: readers(wrapper) };
     let mut of_line = FxHashMap::default();
-    // An allocation belongs to the first value in it, which can be one that is there after a reuse only in name.
+    // An allocation belongs to its first computed value. After a reuse, earlier values can exist only in name.
     let mut first_used: FxHashMap<usize, usize> = FxHashMap::default();
     for (value, made) in wrapper.values.iter().enumerate().filter(|(_, value)| value.first_launch.is_some()) {
         let first = first_used.entry(made.first_in_memory).or_insert(value);
@@ -79,7 +78,7 @@ pub fn origins(graph: &Graph, forward: Option<&Wrapper>, wrapper: &Wrapper, trac
     Origins { of_line }
 }
 
-/// For each value, the launches that use it.
+/// Returns the launches that use each value.
 fn readers(wrapper: &Wrapper) -> Vec<Vec<usize>> {
     let mut readers = vec![Vec::new(); wrapper.values.len()];
     for (index, launch) in wrapper.launches.iter().enumerate() {
@@ -90,23 +89,24 @@ fn readers(wrapper: &Wrapper) -> Vec<Vec<usize>> {
     readers
 }
 
-/// What is known of the launches of a wrapper.
+/// Facts about the launches of a wrapper.
 struct LaunchFacts<'a> {
     graph: &'a Graph,
     wrapper: &'a Wrapper,
     names: CommentNames<'a>,
-    /// What each launch may stand for.
+    /// Candidates of each launch.
     found: Vec<Candidates>,
-    /// What a launch lies between of which nothing else is known.
+    /// Operations between the neighbours of launches without other evidence.
     between: Vec<Candidates>,
-    /// What each value may hold, where nothing names what a launch stands for.
+    /// Candidates of each value, if neither names nor traces identify the launches.
     of_values: Option<Vec<Candidates>>,
-    /// For each value, the launches that use it.
+    /// Launches that use each value.
     readers: Vec<Vec<usize>>,
 }
 
 impl LaunchFacts<'_> {
-    /// The origin of what a call allocates itself: its workspace, or its result. It is that of the value it computes.
+    /// Returns the origin of memory that a call itself allocates, its workspace or its result: the origin of the value
+    /// that it computes.
     fn of_launch(&self, launch: usize) -> Origin {
         let is_computed = |value: &Value| value.argument.is_none() && value.first_launch == Some(launch);
         let mut computed = (0..).zip(&self.wrapper.values).filter(|(_, value)| is_computed(value));
@@ -116,7 +116,7 @@ impl LaunchFacts<'_> {
         }
     }
 
-    /// The origin of a value.
+    /// Returns the origin of a value.
     fn of_value(&self, value: usize) -> Origin {
         if let Some(of_values) = &self.of_values {
             return self.in_common(&of_values[value]);
@@ -142,7 +142,7 @@ impl LaunchFacts<'_> {
             if made.sources.last() != Some(source) && self.graph.operations_called(source).len() > 1 {
                 return self.in_common(&self.names.operations(launch, source));
             }
-            // An operation whose name has changed: none of the others that the kernel was made from.
+            // An operation whose name has changed: none of the kernel's other source nodes.
             if made.known.contains(source) && made.sources.last() != Some(source) {
                 return Origin::default();
             }
@@ -155,7 +155,7 @@ impl LaunchFacts<'_> {
         if found.is_empty() { &self.between[launch] } else { found }
     }
 
-    /// The operations that made the memory which a kernel that the program wrote fills.
+    /// Returns the operations that allocated the memory which a user-defined kernel fills.
     fn makers(&self, value: usize) -> Option<Vec<usize>> {
         let launch = self.wrapper.values[value].first_launch?;
         let parameter = self.wrapper.launches[launch].parameters.get(&value)?;
@@ -164,7 +164,7 @@ impl LaunchFacts<'_> {
         makers.filter(|makers| !makers.is_empty())
     }
 
-    /// The operation of the launches that read a value, if it is the same for all.
+    /// Returns the operation of the launches that read a value, if all have the same.
     fn of_readers(&self, value: usize) -> Option<usize> {
         let computed = self.wrapper.values[value].first_launch;
         let others = self.readers[value].iter().filter(|launch| Some(**launch) != computed);
@@ -175,7 +175,7 @@ impl LaunchFacts<'_> {
             .then_some(first)
     }
 
-    /// What candidates have in common.
+    /// Returns the common part of candidates.
     fn in_common(&self, candidates: &[usize]) -> Origin {
         let Some((first, rest)) = candidates.split_first() else { return Origin::default() };
         let mut origin = Origin {

@@ -1,4 +1,4 @@
-//! The nodes that the C++ of an AOTInductor package names, by the lines that allocate memory for their results.
+//! Maps lines that allocate memory in the C++ of an AOTInductor package to the nodes that it names.
 //!
 //! ```text
 //! void AOTInductorModel::run_impl(
@@ -12,30 +12,30 @@
 //! } // AOTInductorModel::run_impl
 //! ```
 //!
-//! As in a wrapper, memory belongs to the first launch that uses it, and there to the last source node.
+//! As in a wrapper, memory belongs to the first launch that uses it, and to the last source node of that launch.
 
 use rustc_hash::FxHashMap;
 
 use crate::kernel::source_nodes;
 use crate::scan::names;
 
-/// The C++ of a package.
+/// C++ source of a package.
 #[derive(Debug, Default)]
 pub struct Package {
     nodes: FxHashMap<u32, String>,
 }
 
-/// Where the parser is.
+/// Position of the parser.
 #[derive(Default)]
 struct Position<'a> {
-    /// The lines that allocated the values which no launch has used yet, by the names of the values.
+    /// Lines that allocated values which no launch has used yet, by the names of the values.
     unused: FxHashMap<&'a str, u32>,
-    /// The last source node of the next launch.
+    /// Last source node of the next launch.
     source: Option<String>,
 }
 
 impl Package {
-    /// Reads the source of a package's model.
+    /// Parses the source of a package's model.
     pub fn parse(source: &str) -> Self {
         let mut package = Self::default();
         let mut position = Position::default();
@@ -46,7 +46,7 @@ impl Package {
         package
     }
 
-    /// The node that memory allocated at a line is for.
+    /// Returns the node whose memory a line allocates.
     pub fn node(&self, line: u32) -> Option<&str> {
         self.nodes.get(&line).map(String::as_str)
     }

@@ -1,16 +1,16 @@
-//! Names in a wrapper's comments that the graph no longer has.
+//! Resolves names in a wrapper's comments that the graph no longer has.
 //!
-//! Nodes are called after variables. If one was renamed, the cache of FX graphs still has the wrapper with the old name. Its
-//! operation lies between those of known names: in a comment, which lists names in the order of the graph, and along the data,
-//! from the launches that compute what is read to those that read the result. The name stands for the one operation between
-//! them that no comment names. If there are several, nothing tells which.
+//! Nodes are named after variables. After a variable is renamed, the cache of FX graphs still has the wrapper with the
+//! old name. Its operation lies between those of known names: within a comment, which lists names in graph order, and
+//! along the data, from the launches that compute its inputs to those that read its result. The name belongs to the one
+//! operation in that range that no comment names. If several remain, the name stays unresolved.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::graph::Graph;
 use crate::wrapper::Wrapper;
 
-/// The operations that unknown names stand for.
+/// Returns the operations of unknown names.
 pub(crate) fn renamed<'a>(graph: &Graph, wrapper: &'a Wrapper) -> FxHashMap<&'a str, usize> {
     let launches = &wrapper.launches;
     let names = || launches.iter().flat_map(|launch| &launch.sources).map(String::as_str);
@@ -40,7 +40,7 @@ pub(crate) fn renamed<'a>(graph: &Graph, wrapper: &'a Wrapper) -> FxHashMap<&'a 
     for (reader, launch) in launches.iter().enumerate() {
         for value in &launch.uses {
             let Some(writer) = wrapper.values[*value].first_launch.filter(|writer| *writer != reader) else { continue };
-            // What a kernel reads and writes belongs to nodes that may be anywhere in its comment.
+            // Values that a kernel reads and writes may belong to any node in its comment.
             let (Some(written), Some(read)) = (launches.get(writer), launch.sources.last()) else { continue };
             if let (Some(first), Some(bounds)) = (written.sources.first(), bounds.get_mut(read.as_str())) {
                 bounds.after(graph.operation(first));
@@ -64,7 +64,7 @@ pub(crate) fn renamed<'a>(graph: &Graph, wrapper: &'a Wrapper) -> FxHashMap<&'a 
     found
 }
 
-/// The known operations around a name.
+/// Known operations around a name.
 #[derive(Default)]
 struct Bounds {
     lower: Option<usize>,
@@ -80,7 +80,7 @@ impl Bounds {
         self.upper = self.upper.into_iter().chain(node).min();
     }
 
-    /// The one of these operations that is between them.
+    /// Returns the only one of these operations within the bounds.
     fn only(&self, sorted: &[usize]) -> Option<usize> {
         let (lower, upper) = (self.lower?, self.upper?);
         let next = sorted.partition_point(|node| *node <= lower);

@@ -1,6 +1,6 @@
 //! Tokens of a line of generated Python.
 
-/// The names in an expression, in order: identifiers, without those after a dot, numbers and what is in quotes.
+/// Returns the names in an expression, in order: identifiers, except after a dot, without numbers and quoted text.
 pub(crate) fn names(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     let mut before = None;
@@ -31,7 +31,7 @@ pub(crate) fn names(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The parts between commas that are not in brackets, up to the bracket that closes what was open before `text`.
+/// Splits at commas outside brackets, up to the bracket that closes the one opened before `text`.
 pub(crate) fn arguments(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {
@@ -59,7 +59,7 @@ pub(crate) fn arguments(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// `target` and expression of an assignment.
+/// Splits an assignment into target and expression.
 pub(crate) fn assignment(text: &str) -> Option<(&str, &str)> {
     let (target, value) = text.split_once(" = ")?;
     let is_name =
@@ -67,7 +67,7 @@ pub(crate) fn assignment(text: &str) -> Option<(&str, &str)> {
     target.split(',').map(str::trim).filter(|part| !part.is_empty()).all(is_name).then_some((target, value))
 }
 
-/// The number at the end of a name such as `buf12` or `primals_3`.
+/// Returns the number at the end of a name such as `buf12` or `primals_3`.
 pub(crate) fn number(name: &str, prefix: &str) -> Option<usize> {
     name.strip_prefix(prefix)?.parse().ok()
 }

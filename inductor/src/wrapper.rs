@@ -1,4 +1,4 @@
-//! The parts of a wrapper that say which memory is made for which operation.
+//! Parses the parts of a wrapper that determine the operation of each allocation.
 //!
 //! ```text
 //! # Topologically Sorted Source Nodes: [linear, gelu], Original ATen: [aten._unsafe_view, aten.gelu]
@@ -19,14 +19,15 @@
 //!     return (buf0, primals_1, )
 //! ```
 //!
-//! A kernel is defined once and may be launched for other operations too. The definition says which nodes make which output.
+//! A kernel is defined once and may be launched for other operations too. The definition names the nodes of each
+//! output.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::kernel::{Kernel, source_nodes};
 use crate::scan::{arguments, assignment, names};
 
-/// What a wrapper computes.
+/// Pass that a wrapper computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
     /// Forward, which keeps values for backward.
@@ -37,54 +38,55 @@ pub enum Kind {
     Inference,
 }
 
-/// How TorchDynamo calls a node that runs a kernel that the program wrote.
+/// TorchDynamo's name of a node that runs a user-defined kernel.
 const KERNEL_OF_PROGRAM: &str = "triton_kernel_wrapper_mutation";
 
 /// A line that computes.
 #[derive(Debug, Default)]
 pub(crate) struct Launch {
     pub(crate) line: u32,
-    /// The source nodes, in the order of the graph.
+    /// Source nodes, in the order of the graph.
     pub(crate) sources: Vec<String>,
     /// Names among them that are certainly nodes of TorchDynamo's graph.
     pub(crate) known: FxHashSet<String>,
-    /// The values it reads and writes.
+    /// Values that it reads and writes.
     pub(crate) uses: Vec<usize>,
-    /// The source node of a value that it writes, where that is known.
+    /// Source node of a value that it writes, where known.
     source_of: FxHashMap<usize, usize>,
-    /// Of a kernel that the program wrote: its parameters, by the values that it is launched with.
+    /// For a user-defined kernel: its parameters, by the values passed at launch.
     pub(crate) parameters: FxHashMap<usize, String>,
 }
 
 impl Launch {
-    /// The index of the source node that computes a value: the last that the kernel was made from, if it is not known better.
+    /// Returns the index of the source node that computes a value: by default the last that the kernel was made from.
     pub(crate) fn source_of(&self, value: usize) -> Option<usize> {
         let last = self.sources.len().checked_sub(1)?;
         Some(self.source_of.get(&value).copied().or_else(|| self.last_source()).unwrap_or(last).min(last))
     }
 
-    /// The index of the last source node that can have made a value. Calls of the program's kernels are in the comments of what
-    /// they read, too.
+    /// Returns the index of the last source node that can compute a value.
+    ///
+    /// Comments of launches that read the output of a user-defined kernel also name its call.
     fn last_source(&self) -> Option<usize> {
         self.sources.iter().rposition(|source| self.can_compute(source))
     }
 
-    /// Whether it can have been made from a source node of this name.
+    /// Returns true if a source node of this name can be its source.
     pub(crate) fn can_compute(&self, source: &str) -> bool {
         !self.parameters.is_empty() || !source.starts_with(KERNEL_OF_PROGRAM)
     }
 }
 
-/// What is in memory, under one or several names, until the memory is reused for something else.
+/// Content of memory, under one or several names, until the memory is reused.
 #[derive(Debug, Default)]
 pub(crate) struct Value {
-    /// Its name, if it is an argument of the wrapper.
+    /// Name, if it is an argument of the wrapper.
     pub(crate) argument: Option<String>,
-    /// The first launch that uses it, which computes it unless it is an argument.
+    /// First launch that uses it. That launch computes it unless it is an argument.
     pub(crate) first_launch: Option<usize>,
-    /// What was in the same memory before.
+    /// Previous value in the same memory.
     before: Option<usize>,
-    /// The first value in the same memory.
+    /// First value in the same memory.
     pub(crate) first_in_memory: usize,
 }
 
@@ -94,39 +96,39 @@ pub struct Wrapper {
     kind: Kind,
     pub(crate) launches: Vec<Launch>,
     pub(crate) values: Vec<Value>,
-    /// The first value in the memory that each line allocates.
+    /// First value in the memory that each line allocates.
     pub(crate) allocated: FxHashMap<u32, usize>,
-    /// The launch of each line.
+    /// Launch of each line.
     pub(crate) launch_of_line: FxHashMap<u32, usize>,
-    /// Its arguments, in the order in which it is called with them.
+    /// Arguments, in calling order.
     pub(crate) arguments: Vec<String>,
-    /// The values that it returns, by position.
+    /// Returned values, by position.
     pub(crate) results: Vec<Option<usize>>,
-    /// The source nodes of each node of AOTAutograd's graph that kernels name.
+    /// Source nodes of each node of AOTAutograd's graph that kernels name.
     pub(crate) source_of_node: FxHashMap<String, String>,
-    /// The values that variables hold.
+    /// Values of variables.
     names: FxHashMap<String, usize>,
-    /// The last value in each memory, by its first.
+    /// Kernel definitions, by name.
     kernels: FxHashMap<String, Kernel>,
 }
 
-/// Where the parser is.
+/// Position of the parser.
 #[derive(Default)]
 struct Position<'a> {
-    /// The kernel whose text in quotes this is.
+    /// Kernel whose quoted text the parser is in.
     quoted: Option<Option<&'a str>>,
-    /// What comments said of the next definition.
+    /// Kernel that the preceding comments describe.
     described: Kernel,
-    /// The indentation of the function.
+    /// Indentation of the function.
     function: Option<usize>,
-    /// Whether that is the one which is called from outside. It calls the others, the partitions, with arguments in another order.
+    /// True for the function that is called from outside. It calls the partitions, with arguments in another order.
     is_entry: bool,
-    /// The source nodes of the next launch.
+    /// Source nodes of the next launch.
     sources: Option<Vec<String>>,
 }
 
 impl Wrapper {
-    /// Reads the source of a wrapper.
+    /// Parses the source of a wrapper.
     pub fn parse(source: &str) -> Self {
         let mut wrapper = Self::default();
         let mut position = Position::default();
@@ -155,12 +157,12 @@ impl Wrapper {
         wrapper
     }
 
-    /// What the wrapper computes.
+    /// Returns the pass that the wrapper computes.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// A line outside of functions and quotes.
+    /// Parses a line outside of functions and quotes.
     fn definition<'a>(&mut self, text: &'a str, position: &mut Position<'a>) {
         if let Some(comment) = text.strip_prefix('#') {
             if comment.starts_with(" AOT ID") {
@@ -188,7 +190,7 @@ impl Wrapper {
         }
     }
 
-    /// A line of a kernel.
+    /// Parses a line of a kernel.
     fn quoted(&mut self, text: &str, position: &mut Position) {
         let name = position.quoted.flatten().unwrap_or_default();
         if text.matches("'''").count() % 2 == 1 {
@@ -215,7 +217,7 @@ impl Wrapper {
         }
     }
 
-    /// A line of a function.
+    /// Parses a line of a function.
     fn statement(&mut self, line: u32, text: &str, position: &mut Position) {
         if let Some(comment) = text.strip_prefix('#') {
             if let Some(sources) = source_nodes(comment) {
@@ -271,7 +273,8 @@ impl Wrapper {
         self.values.len() - 1
     }
 
-    /// The value that an expression only gives another form: `buf1`, `buf1[0]`, `reinterpret_tensor(buf1, …)`.
+    /// Returns the value that an expression only views in another form: `buf1`, `buf1[0]`, `reinterpret_tensor(buf1,
+    /// …)`.
     fn viewed(&self, value: &str) -> Option<usize> {
         let value = value.split(';').next().unwrap_or_default();
         let value = value.split("  #").next().unwrap_or_default().trim();
@@ -290,7 +293,7 @@ impl Wrapper {
 
     fn launch(&mut self, line: u32, text: &str, target: Option<&str>, position: &mut Position) {
         let Some(sources) = position.sources.take() else {
-            // Such as the result of a subgraph.
+            // For example, the result of a subgraph.
             if let Some(target) = target {
                 self.new_value(target, Value::default());
             }
@@ -327,7 +330,7 @@ impl Wrapper {
             }
         }
         if let Some(target) = target {
-            // Its memory is allocated by the call itself.
+            // The call itself allocates its memory.
             for name in target.split(',').map(str::trim).filter(|name| !name.is_empty()) {
                 uses.push(self.new_value(name, Value::default()));
             }

@@ -3,7 +3,7 @@
 use memlab_inductor::Definitions;
 use proptest::prelude::*;
 
-/// The qualified name at the line that contains `marker`.
+/// Returns the qualified name at the line that contains `marker`.
 fn at(source: &str, marker: &str, function: &str) -> Option<String> {
     let line = (1..).zip(source.lines()).find(|(_, text)| text.contains(marker)).map(|(line, _)| line);
     Definitions::parse(source).qualified_name(line.expect("the marker is in the source"), function)

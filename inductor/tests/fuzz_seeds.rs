@@ -1,4 +1,4 @@
-//! The seeds of the fuzzer, by the check that it calls.
+//! Runs the seeds of the fuzzer, by the check that it calls.
 
 use std::path::Path;
 

@@ -1,16 +1,18 @@
-//! Wrappers that Inductor of several versions of PyTorch made of one program (kernels are cut), against what the nodes of
-//! AOTAutograd's graphs said when they were made.
+//! Compares wrappers of one program, from several versions of PyTorch, with the nodes of AOTAutograd's graphs at
+//! compile time.
+//!
+//! (Kernels are cut.)
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use memlab_inductor::{Graph, Kind, Wrapper, origins};
 
-/// What Inductor remembers of a wrapper's lines.
+/// Inductor's record of a wrapper's lines.
 #[derive(serde::Deserialize)]
 struct LineMap {
     traces: Vec<String>,
-    /// From a line on, an index into `traces`.
+    /// Indices into `traces`, each valid from its line on.
     lines: Vec<(u32, Option<usize>)>,
 }
 
@@ -19,7 +21,7 @@ fn read(name: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The line, module and source line of each allocation.
+/// Returns the line, module and source line of each allocation.
 fn found(version: &str, kind: &str, with_lines: bool) -> String {
     let graph = Graph::parse(read(&format!("{version}-graph.json")).as_bytes()).expect("the graph is read");
     let map: LineMap =

@@ -1,6 +1,6 @@
-//! Reading what the compiler wrote.
+//! Tests of parsing the compiler's output.
 //!
-//! One program for all integration tests of the crate: each program would link all of it again.
+//! One binary for all integration tests of the crate: each binary would link the whole crate again.
 
 mod definitions;
 mod fuzz_seeds;

@@ -1,4 +1,4 @@
-//! The rules by which allocations get their operations, on small wrappers.
+//! Rules that map allocations to operations, on small wrappers.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 const FORWARD: &str = "# AOT ID: ['0_forward']\n";
 const BACKWARD: &str = "# AOT ID: ['0_backward']\n";
 
-/// A graph of operations one after the other, each in a module of its name and on a line of its own; `x` is its input.
+/// Builds a chain of operations, each in a module of its name and on a separate line; `x` is its input.
 fn graph(names: &[&str]) -> Graph {
     let nodes: Vec<_> = std::iter::once(serde_json::json!({
         "name": "x", "placeholder": true, "trace": null, "modules": null, "inputs": []
@@ -30,7 +30,7 @@ fn trace(name: &str, line: usize) -> String {
     format!("  File \"net.py\", line {line}, in forward\n    {name}(x)\n")
 }
 
-/// The innermost module of what the line that makes `buffer` allocates.
+/// Returns the innermost module of the allocation in the line that makes `buffer`.
 fn module(origins: &Origins, source: &str, buffer: &str) -> Option<String> {
     let start = format!("{buffer} = ");
     let line = (1..).zip(source.lines()).find(|(_, text)| text.trim_start().starts_with(&start)).map(|(line, _)| line);
@@ -109,7 +109,7 @@ fn given_calls_without_out_and_tuples_in_a_partition_when_read_then_the_calls_li
     assert_eq!(forward_module(&["attend", "linear"], &source, "buf9").as_deref(), Some("net.linear"));
 }
 
-/// Three products one after the other.
+/// Source of three consecutive products.
 fn chain(names: [&str; 3]) -> String {
     let mut source = format!("{FORWARD}def call(args):\n    x, = args\n");
     let mut input = "x".to_owned();
@@ -160,7 +160,8 @@ fn given_backward_with_a_name_of_aten_when_the_graph_has_it_by_chance_then_it_sa
     assert_eq!(forward_module(&["mul", "mul_1"], &source, "buf0"), None);
 }
 
-/// The same line for two layers, each with a weight of its own and under the same name, as in the bodies of checkpointed calls.
+/// The same line for two layers, each with a separate weight under the same name, as in the bodies of checkpointed
+/// calls.
 fn repeated(name: impl Fn(usize) -> String) -> Graph {
     let node = |name: String, placeholder: bool, modules: Option<usize>, inputs: &[usize]| serde_json::json!({"name": name, "placeholder": placeholder, "trace": modules.map(|_| 0), "modules": modules, "inputs": inputs});
     let nodes = [
@@ -175,8 +176,10 @@ fn repeated(name: impl Fn(usize) -> String) -> Graph {
     Graph::parse(json.to_string().as_bytes()).expect("the graph is read")
 }
 
-/// The layer of the memory that a backward computes from `permute_2`, which is what forward has kept in its place; both layers have
-/// one line.
+/// Returns the layer of memory that a backward computes from `permute_2`, the argument in whose place forward kept
+/// `kept`.
+///
+/// Both layers have one line.
 fn layer_of_what_is_computed_from(kept: &str, backward: &str) -> Option<String> {
     let forward = format!(
         "{FORWARD}def call(args):\n    primals_1, primals_2, primals_3 = args\n    \
@@ -188,7 +191,7 @@ fn layer_of_what_is_computed_from(kept: &str, backward: &str) -> Option<String> 
     module(&origins, backward, "buf0")
 }
 
-/// Names nothing, and reads what is called a permutation.
+/// Names nothing, and reads a value called a permutation.
 const COMPUTES: &str = "    buf0 = empty_strided_cuda((8, ), (1, ), torch.float32)
     # Topologically Sorted Source Nodes: [], Original ATen: [aten.mm]
     extern_kernels.mm(tangents_1, permute_2, out=buf0)
@@ -201,7 +204,7 @@ fn given_a_line_of_two_layers_when_backward_reads_a_weight_that_forward_kept_tra
         format!("{BACKWARD}def call(args):\n    primals_1, permute_2, permute_1, tangents_1 = args\n{COMPUTES}");
     // WHEN forward returns the second layer's weight in its place, THEN the memory is the second layer's
     assert_eq!(layer_of_what_is_computed_from("primals_1", &backward).as_deref(), Some("net.second"));
-    // AND nothing is said if other arguments are in other places than they should be
+    // AND the layer is unknown if arguments are not in their expected places
     assert_eq!(layer_of_what_is_computed_from("primals_2", &backward), None);
 }
 
@@ -219,7 +222,7 @@ fn given_a_partition_with_its_own_order_of_arguments_when_it_reads_what_forward_
 
 #[test]
 fn given_a_backward_without_traces_when_nothing_is_known_of_a_launch_then_it_is_of_what_lies_between_its_neighbours() {
-    // GIVEN a backward of three launches in a row, of which the first and the last name an operation of forward
+    // GIVEN a backward of three consecutive launches; the first and the last name an operation of forward
     let backward = |last: &str| {
         format!(
             "{BACKWARD}def call(args):\n    tangents_1, = args\n    \
@@ -235,12 +238,12 @@ fn given_a_backward_without_traces_when_nothing_is_known_of_a_launch_then_it_is_
         let read = Wrapper::parse(source);
         module(&origins(&graph(&["first", "second", "third"]), None, &read, &[]), source, buffer)
     };
-    // THEN the one in between belongs to what these have in common
+    // THEN the middle one belongs to their common part
     let both = backward("second, mm_3");
     assert_eq!(found(&both, "buf0").as_deref(), Some("net.third"));
     assert_eq!(found(&both, "buf1").as_deref(), Some("net"));
     assert_eq!(found(&both, "buf2").as_deref(), Some("net.second"));
-    // AND to nothing if one of them is not known
+    // AND to nothing if one of them is unknown
     assert_eq!(found(&backward("mm_3"), "buf1"), None);
 }
 
@@ -287,7 +290,7 @@ proptest! {
     }
 }
 
-/// Two layers, each with a weight of its own, whose backward a wrapper computes that names nothing.
+/// Two layers, each with a separate weight, whose backward wrapper names nothing.
 fn captured() -> Graph {
     let node = |name: &str, place: Option<usize>, inputs: &[usize]| {
         let is_input = name.starts_with("in");
@@ -364,7 +367,7 @@ def call(args):
     k.run(buf1, buf2, 8)
 ";
 
-/// A graph of a product, memory made for a kernel of the program, its call, and what reads the result.
+/// A graph of a product, memory for a user-defined kernel, its call, and the reader of its result.
 fn graph_with_kernel(parameters: &serde_json::Value) -> Graph {
     let names = ["x", "linear", "result", "triton_kernel_wrapper_mutation", "sine"];
     let nodes: Vec<_> = names

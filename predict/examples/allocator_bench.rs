@@ -1,4 +1,5 @@
-//! Requests that the model carries out in a second: `cargo run --release --package memlab-allocator --example allocator_bench`.
+//! Measures requests per second of the allocator model:
+//! `cargo run --release --package memlab-predict --example allocator_bench`.
 
 use std::time::Instant;
 
@@ -32,8 +33,10 @@ fn main() {
     }
 }
 
-/// The requests of a training of a transformer with 48 layers: parameters and optimizer state first, then in each step
-/// activations that are held, temporary memory, and in backward all of it in the reverse order.
+/// Requests of a training of a transformer with 48 layers.
+///
+/// Parameters and optimizer state come first. Each step then allocates retained activations and temporaries, and
+/// backward frees them in reverse order.
 fn training() -> Requests {
     let mut made = Requests { places: vec![PoolKey::default()], ..Requests::default() };
     let mut next = 0;

@@ -1,8 +1,8 @@
-//! What to change in a program so that it takes less GPU memory.
+//! Advice: changes to a program that lower its GPU memory.
 //!
-//! A rule looks at a recorded run, changes its allocations as the program would be changed, and carries the changed run out:
-//! what it says of the peak is what came of that, not what a rule of thumb says. This crate knows nothing of terminals and
-//! of processes.
+//! A rule takes a recorded run, changes its allocations as the edit to the program would, and replays the changed run.
+//! The reported peak is the result of that replay, not of a rule of thumb. This module does not depend on terminals or
+//! processes.
 
 mod advise;
 mod allocator_replay;

@@ -1,14 +1,16 @@
-//! PyTorch's caching allocator as a model: which segments it takes from a card, and which blocks it cuts from them, for a
-//! sequence of requests. It knows nothing of CUDA, traces and programs.
+//! Model of PyTorch's caching allocator: the segments it takes from a card, and the blocks it cuts from them, for a
+//! sequence of requests.
 //!
-//! The rules are those of `c10/cuda/CUDACachingAllocator.cpp` and `c10/core/AllocatorConfig.cpp` of PyTorch 2.1 to 2.15: pools by
-//! size, stream and private pool; best fit, split and merge; garbage collection, `max_split_size_mb`, power-of-two rounding and
-//! expandable segments; what is given back to a full card, and in which order. `tests/know/test_allocator.py` compares segments and
-//! blocks with those of PyTorch itself.
+//! The model does not depend on CUDA, traces or programs.
+//!
+//! The rules follow `c10/cuda/CUDACachingAllocator.cpp` and `c10/core/AllocatorConfig.cpp` of PyTorch 2.1 to 2.15:
+//! pools by size, stream and private pool; best fit, split and merge; garbage collection, `max_split_size_mb`,
+//! power-of-two rounding and expandable segments; memory returned to a full card, and its order.
+//! `tests/know/test_allocator.py` compares segments and blocks with those of PyTorch itself.
 //!
 //! - [`Allocator`]: the state, changed request by request.
-//! - [`replay()`]: a whole sequence, with what a plan asks of it.
-//! - [`Settings`]: what `PYTORCH_ALLOC_CONF` says.
+//! - [`replay()`]: a whole sequence, with the figures that a plan needs.
+//! - [`Settings`]: the settings in `PYTORCH_ALLOC_CONF`.
 
 mod address_space;
 mod blocks;

@@ -1,9 +1,10 @@
-//! How much memory a program will take at other batch sizes, on other cards and with other settings of the allocator.
+//! Forecasts the memory of a program at other batch sizes, on other cards and with other allocator settings.
 //!
-//! A [`Recording`] is what PyTorch's allocator was asked for in a few steps. Sizes of requests grow linearly with the batch, so
-//! two recordings give the requests at any batch ([`Family`]); the model of the allocator (`memlab-allocator`) then says
-//! what they take, after as many steps as it needs to become steady ([`Planned`]). This crate knows nothing of processes, files
-//! other than traces, and terminals. Steps of different lengths are a [`Sequence`].
+//! A [`Recording`] contains the requests to PyTorch's allocator in a few steps. Request sizes grow linearly with the
+//! batch, so two recordings give the requests at any batch ([`Family`]). The model of the allocator
+//! ([`crate::allocator`]) replays them for as many steps as it needs to become steady ([`Planned`]). A [`Sequence`] has
+//! steps of different lengths. This module reads no files other than traces, and does not depend on processes or
+//! terminals.
 
 mod family;
 mod growth;

@@ -1,9 +1,9 @@
-//! Numbers that look random. A forecast is the same whenever it is made, so their sequence never changes.
+//! Pseudorandom numbers. Their sequence never changes, so that forecasts are reproducible.
 
-/// What SplitMix64 is advanced by.
+/// Increment of SplitMix64.
 pub const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The number of SplitMix64 in a state.
+/// Returns the SplitMix64 number of a state.
 pub fn splitmix64(state: u64) -> u64 {
     let mut number = state;
     number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,6 +1,6 @@
 //! Forecasts from recordings.
 //!
-//! One program for all integration tests of the crate: each program would link all of it again.
+//! One binary for all integration tests of the crate: each binary would link the whole crate again.
 
 mod phases;
 mod script;

@@ -5,8 +5,10 @@ use memlab_predict::plan::{Family, Recording, Stage, StagePeak};
 
 use crate::script::{MIB, Script};
 
-/// Weights of 30 MiB. Steps with 12 MiB for each sample; then an evaluation with 50 MiB for each, a copy of the weights, and a step
-/// without weights.
+/// Weights of 30 MiB.
+///
+/// Steps with 12 MiB per sample, then an evaluation with 50 MiB per sample, a copy of the weights, and a step without
+/// weights.
 fn training(batch: u64) -> Recording {
     let mut program = Script::new();
     let weights = program.allocate(30 * MIB);
@@ -44,7 +46,7 @@ fn each_phase_has_its_peak_at_any_batch() {
     // WHEN batch 10 is planned
     let sizes = family.sizes(Some(10));
     let planned = family.run(&sizes, &Settings::default(), Card::UNLIMITED);
-    // THEN training, evaluation and saving have what they take with the weights, and reserve what is left of the phases before
+    // THEN training, evaluation and saving need their memory beside the weights, and reserve the rest of earlier phases
     let reserved = (30 + 120 + 500) * MIB;
     let expected = [
         Some(StagePeak { allocated: (30 + 120) * MIB, reserved }),

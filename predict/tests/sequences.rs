@@ -1,4 +1,4 @@
-//! Steps of different lengths, of a program made up here.
+//! Steps of different lengths, of a synthetic program.
 
 use memlab_predict::allocator::{Card, Settings};
 use memlab_predict::plan::{Family, FamilyError, Order, Recording, Sequence};
@@ -7,7 +7,7 @@ use crate::script::{MIB, Script};
 
 const KIB: u64 = 1 << 10;
 
-/// Weights of 40 MiB; in each step scores that grow with the square of the length, which live until the next step.
+/// Weights of 40 MiB. Each step has scores that grow with the square of the length and live until the next step.
 fn attention(length: u64, steps: usize) -> Recording {
     let mut program = Script::new();
     program.allocate(40 * MIB);
@@ -27,7 +27,7 @@ fn family() -> Family {
     Family::of_three([128, 512, 256].map(|length| (length, attention(length, 5)))).unwrap()
 }
 
-/// The most that is allocated: weights, tokens, and the scores of two steps that follow each other.
+/// Returns the allocated peak: weights, tokens, and the scores of two consecutive steps.
 fn most_allocated(lengths: &[u64]) -> u64 {
     let held = |scores: u64, length: u64| 40 * MIB + 64 * KIB * length + KIB * (scores * scores + length * length);
     let before = [0].into_iter().chain(lengths.iter().copied());
@@ -39,12 +39,12 @@ fn a_length_that_was_not_recorded_is_met_to_the_byte() {
     // GIVEN recordings at three lengths, in any order
     let family = family();
     assert!(family.is_same_order && family.unmatched == 0);
-    // THEN every request has its size at others
+    // THEN every request has its size at other lengths
     for length in [64, 300, 384, 1024] {
         let sizes: Vec<u64> = attention(length, 5).allocations.iter().map(|allocation| allocation.size).collect();
         assert_eq!(family.sizes(Some(length)), sizes);
     }
-    // AND lengths have to differ
+    // AND equal lengths are refused
     let refused = Family::of_three([128, 512, 512].map(|length| (length, attention(length, 5)))).err();
     assert_eq!(refused, Some(FamilyError::SameBatch(512)));
 }
@@ -54,10 +54,11 @@ fn each_step_has_its_length() {
     // GIVEN sequences that are shorter and longer than the recordings
     let family = family();
     for lengths in [vec![200], vec![300, 200], vec![64, 500, 480, 64, 100, 490, 495, 30], vec![512; 9]] {
-        // WHEN they are carried out
+        // WHEN they are replayed
         let sequence = Sequence::new(&family, lengths.iter().copied()).unwrap();
         let run = sequence.run(&lengths, &Settings::default(), Card::UNLIMITED);
-        // THEN the peak is that of the two steps that hold most together; the allocator may leave a MiB of each block uncut
+        // THEN the peak is that of the two largest consecutive steps; the allocator may leave a MiB of each block
+        // unsplit
         let spare = run.counters.allocated.peak.checked_sub(most_allocated(&lengths)).unwrap();
         assert!(spare <= 4 * MIB, "{lengths:?}: {spare}");
     }
@@ -65,7 +66,7 @@ fn each_step_has_its_length() {
 
 #[test]
 fn ascending_lengths_reserve_more_and_expandable_segments_less() {
-    // GIVEN lengths of which each is somewhat longer than the one before
+    // GIVEN lengths with small differences
     let family = family();
     let lengths: Vec<u64> = (0..60).map(|step| 200 + 5 * ((step * 37) % 60)).collect();
     let reserved = |order: Order, settings: &str| {
@@ -74,9 +75,9 @@ fn ascending_lengths_reserve_more_and_expandable_segments_less() {
         let run = sequence.run(&lengths, &Settings::parse(settings).unwrap(), Card::UNLIMITED);
         run.counters.reserved.peak
     };
-    // THEN ascending, each step takes a new segment; what the ones before left is too small
+    // THEN in ascending order, each step takes a new segment, because the earlier ones are too small
     assert!(reserved(Order::Ascending, "") > 3 * reserved(Order::Given, ""));
-    // AND segments that grow need none
+    // AND expandable segments need none
     assert!(reserved(Order::Ascending, "expandable_segments:True") < reserved(Order::Given, ""));
 }
 
@@ -85,11 +86,11 @@ fn the_smallest_card_has_room_for_all_steps() {
     let family = family();
     let lengths = Order::Ascending.of(&[64, 500, 480, 64, 100, 490, 495, 30]);
     let sequence = Sequence::new(&family, lengths.iter().copied()).unwrap();
-    // GIVEN what the sequence needs beside 100 MiB of others
+    // GIVEN the needs of the sequence beside 100 MiB of others
     let needs = sequence.needs(&lengths, &Settings::default(), 100 * MIB);
     let on =
         |memory: u64| sequence.run(&lengths, &Settings::default(), Card::with_available(memory, memory - 100 * MIB));
-    // THEN with so much it runs, by giving back unused memory, and with 2 MiB less it does not
+    // THEN it runs on a card of that size, by giving back unused memory, and fails with 2 MiB less
     let enough = on(needs.least);
     assert_eq!(enough.failed_in, None);
     assert!(enough.counters.retries > 0 && needs.least < needs.endless.counters.reserved.peak + 100 * MIB);

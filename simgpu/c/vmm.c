@@ -41,7 +41,7 @@ static size_t available(void) {
 static sigjmp_buf escape;
 static void on_fault(int signal) { siglongjmp(escape, signal); }
 
-/* Whether a plain read of the address faults, as a read in a kernel would. */
+/* Returns 1 if a plain read of the address faults, as a read in a kernel would. */
 static int faults(address where) {
     struct sigaction action = {.sa_handler = on_fault}, before;
     sigaction(SIGSEGV, &action, &before);

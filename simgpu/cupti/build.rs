@@ -1,4 +1,4 @@
-//! Sets the soname by which programs for CUDA 13 look for CUPTI: preloaded, it takes its place.
+//! Sets the soname under which programs for CUDA 13 look for CUPTI. When preloaded, this library replaces it.
 
 fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcupti.so.13");

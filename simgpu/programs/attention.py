@@ -1,4 +1,4 @@
-"""Scaled dot product attention with every kernel that torch has for it."""
+"""Runs scaled dot product attention with every kernel that torch has for it."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""DistributedDataParallel and FSDP over NCCL, one process per device. Run with --devices 2."""
+"""Runs DistributedDataParallel and FSDP over NCCL, one process per device. Run with --devices 2."""
 
 import os
 import tempfile

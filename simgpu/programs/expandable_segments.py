@@ -20,7 +20,7 @@ assert any(segment["is_expandable"] for segment in torch.cuda.memory_snapshot())
 free_before = torch.cuda.mem_get_info()[0]
 more = torch.empty(256 * MIB, dtype=torch.uint8, device="cuda")
 more.zero_()
-# THEN the GPU has less free memory by what was mapped, and the data is still there
+# THEN the GPU's free memory is lower by the mapped bytes, and the data is unchanged
 assert torch.cuda.mem_get_info()[0] == free_before - (torch.cuda.memory_reserved() - reserved)
 assert torch.equal(block.cpu(), data)
 

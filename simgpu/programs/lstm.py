@@ -1,4 +1,4 @@
-"""Recurrent networks train through cuDNN, which tells torch the layout of the weights."""
+"""Trains recurrent networks through cuDNN, which determines the layout of the weights."""
 
 import torch
 from torch import nn

@@ -22,14 +22,14 @@ for step in range(5):
     optimizer.zero_grad()
     print(step, loss.item(), torch.cuda.memory_allocated(), torch.cuda.memory_reserved())
 
-# THEN only Adam's two moments are left once the batch is gone, and cuBLAS's workspaces, 32 MiB for each thread
-# with torch before 2.9
+# THEN only Adam's two moments remain once the batch is gone, and cuBLAS's workspaces, 32 MiB per thread with torch
+# before 2.9
 del x, loss
 gc.collect()
 allocated = torch.cuda.memory_allocated()
 assert 3 * parameters <= allocated <= 3 * parameters + 80 * MIB, allocated
 
-# AND the GPU has less free memory by what is reserved, the context and a little for cuBLAS
+# AND the GPU's free memory is lower by the reserved bytes, the context and a little for cuBLAS
 free, total = torch.cuda.mem_get_info()
 outside = total - free - torch.cuda.memory_reserved()
 assert 256 * MIB <= outside <= 300 * MIB, outside

@@ -14,7 +14,7 @@ with torch.cuda.stream(stream):
     back = torch.empty_like(plain, pin_memory=True)
     back.copy_(there, non_blocking=True)
 stream.synchronize()
-# THEN the data is there
+# THEN the data arrives
 assert torch.equal(back, plain)
 
 # WHEN the program registers its own memory, THEN it counts as pinned until it is unregistered

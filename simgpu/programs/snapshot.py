@@ -25,7 +25,7 @@ total = torch.cuda.get_device_properties(0).total_memory
 try:
     torch.empty(total, dtype=torch.uint8, device="cuda")
 except torch.OutOfMemoryError as error:
-    # THEN torch says so, with the GPU's size and this process's share, which torch gets from NVML
+    # THEN torch reports it, with the GPU's size and this process's share, which torch gets from NVML
     message = str(error)
     assert f"total capacity of {total / GIB:.2f} GiB" in message, message
     assert "this process has" in message, message

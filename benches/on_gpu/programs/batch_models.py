@@ -1,4 +1,4 @@
-"""Small models of many kinds, with inputs and losses, that are computed in pieces and as a whole."""
+"""Small models of many kinds, with inputs and losses, computed in micro-batches and as a whole."""
 
 import itertools
 from collections.abc import Callable
@@ -16,23 +16,23 @@ SAMPLES, CLASSES, WORDS, LENGTH, WIDTH = criteria.BATCH, criteria.CLASSES, 50, 1
 
 @dataclass
 class Case:
-    """A model and a batch for it. Tensors are in float32, with samples first."""
+    """A model and a batch for it. Tensors are float32, with samples first."""
 
     name: str
     make: Callable[[], nn.Module]
     #: A tensor, or keyword arguments.
     inputs: Any
-    #: Of all outputs, and of all targets if there are any.
+    #: Function of all outputs, and of all targets if any.
     criterion: Callable[..., torch.Tensor]
     #: None, a tensor, or several.
     targets: Any
     ways: tuple[str, ...]
-    #: Whether it draws random numbers.
+    #: True if it draws random numbers.
     has_dropout: bool = False
 
 
 class Dropout(nn.Module):
-    """Draws the same in each precision."""
+    """Draws the same numbers in each precision."""
 
     def forward(self, x):
         return x * (torch.rand(x.shape, device=x.device, dtype=torch.float32) >= 0.1) / 0.9 if self.training else x
@@ -89,7 +89,7 @@ class LSTM(nn.Module):
 
 
 class TwoEncoders(nn.Module):
-    """Pictures and texts: a vector of each, side by side."""
+    """Maps pictures and texts to vectors, side by side."""
 
     def __init__(self):
         super().__init__()

@@ -1,8 +1,8 @@
-"""Batches in pieces in float32: each of PyTorch's criteria and models of many kinds, in each way that memlab has.
+"""Micro-batches in float32: each of PyTorch's criteria and models of many kinds, in each way that memlab has.
 
-Prints a JSON line for each model and way, and for all criteria in each way: how far gradients are from those of the whole
-batch in float64, and the spread of float32 itself (`spread.py`), of the case that is worst; "beyond" names those that are
-farther than they may be.
+Prints a JSON line for each model and way, and for all criteria in each way: the distance of gradients from those of the
+whole batch in float64, and the spread of float32 itself (`spread.py`), of the worst case. "beyond" names those with a
+larger distance than permitted.
 """
 
 import copy
@@ -18,13 +18,13 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-# Of `offload_activations`: in the third forward and later there is a plan.
+# Of `offload_activations`: a schedule exists from the third forward on.
 FORWARDS = 4
 SEEDS = 4
 
 
 def sent(values, dtype=torch.float32, order=None):
-    """Samples in an order, on the device, floating point of them in a type, from float32."""
+    """Moves samples in an order to the device, with floating-point values converted from float32 to a type."""
     if values is None:
         return None
     if isinstance(values, dict):
@@ -54,12 +54,12 @@ class Subject:
         return copy.deepcopy(known).float().to(DEVICE, dtype) if isinstance(known, nn.Module) else known
 
     def loss_of_all(self, dtype=torch.float32, order=None):
-        """A function of all outputs that nothing is known of."""
+        """A function of all outputs without known properties."""
         criterion, targets = self.criterion(dtype), as_tuple(sent(self.case.targets, dtype, order))
         return lambda outputs: criterion(*as_tuple(outputs), *targets)
 
     def plainly(self, dtype=torch.float32, order=None, size=None, seed=0):
-        """Gradients by plain PyTorch, of the whole batch; or with pieces of a size as far as they treat samples alone."""
+        """Gradients by plain PyTorch: of the whole batch, or of micro-batches as far as they treat samples alone."""
         model, inputs = copy.deepcopy(self.first).to(dtype), sent(self.case.inputs, dtype, order)
         torch.manual_seed(seed)
         with layers_in_pieces(model, size if self.has_batchnorm else None):
@@ -80,16 +80,16 @@ class Subject:
         return tuple(torch.cat(pieces) for pieces in zip(*made, strict=True))
 
     def truth(self, size, seed=0):
-        """In float64. With dropout, pieces draw other numbers than the whole batch."""
+        """Gradients in float64. With dropout, micro-batches draw other numbers than the whole batch."""
         key = (size, seed) if self.case.has_dropout else None
         if key not in self._truths:
             self._truths[key] = self.plainly(torch.float64, size=size if self.case.has_dropout else None, seed=seed)
         return self._truths[key]
 
     def spread(self, size):
-        """The largest distance of plain PyTorch in float32: in pieces of this size and as a whole."""
+        """Largest distance of plain PyTorch in float32: in micro-batches of this size and as a whole."""
         if size not in self._spreads:
-            if self.case.has_dropout:  # In other orders samples would get other numbers.
+            if self.case.has_dropout:  # In other orders, samples would get other numbers.
                 pairs = ((self.plainly(size=size, seed=seed), self.truth(size, seed)) for seed in range(SEEDS))
                 found = max(distance(*pair) for pair in pairs)
             else:
@@ -98,7 +98,7 @@ class Subject:
         return self._spreads[size] if size is None else max(self._spreads[size], self.spread(None))
 
     def by_memlab(self, way, size):
-        """Gradients of each step that is compared."""
+        """Gradients of each compared step."""
         model, inputs, targets = copy.deepcopy(self.first), sent(self.case.inputs), sent(self.case.targets)
         if way == "offload":
             for _ in range(FORWARDS):
@@ -118,7 +118,7 @@ class Subject:
 
 
 def compared(case):
-    """For each way: (distance, spread, what it is of)."""
+    """(distance, spread, name of the compared value) for each way."""
     subject = Subject(case)
     for way in case.ways:
         for size in (None,) if way in ("offload", "at once") else PIECES:
@@ -129,7 +129,7 @@ def compared(case):
 
 def main():
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    offloaded_forward.SMALLEST = 1  # So that all of these small tensors are moved.
+    offloaded_forward.SMALLEST = 1  # Moves all of these small tensors.
     names = {case.name for case in models()}
     rows: dict[tuple[str, str], list[tuple[float, float, str]]] = {}
     for case in cases():
@@ -137,7 +137,7 @@ def main():
         for way, *found in compared(case):
             rows.setdefault((what, way), []).append(tuple(found))
     for (what, way), found in rows.items():
-        # A distance that is no number is the worst.
+        # A distance that is not a number is the worst.
         far, usual, worst = max(found, key=lambda row: row[0] / row[1] if row[1] and row[0] == row[0] else float("inf"))
         beyond = [name for far, usual, name in found if not is_within(far, usual)]
         row = {"zoo": what, "way": way, "compared": len(found), "worst": worst, "distance": far, "spread": usual}

@@ -3,8 +3,8 @@
     dispatched.py [--real] [--width 8192] [--layers 48] [--tokens 1024] [--share 0.25]
 
 `--share` is the part of the weights that each GPU has room for; the rest waits in host memory. Prints one JSON line for each
-way: milliseconds of a forward (the median of several), what each GPU's weights and activations took at most, and whether
-results are those of the unpaged model. Without accelerate its line is left out.
+way: milliseconds of a forward (the median of several), peak memory of each GPU's weights and activations, and whether
+results equal those of the unpaged model. Without accelerate, its line is left out.
 """
 
 import argparse
@@ -27,7 +27,7 @@ DEVICES = ["cuda:0", "cuda:1"]
 
 
 class Block(nn.Module):
-    """What no device map may divide."""
+    """A block that no device map may divide."""
 
     def __init__(self, width):
         super().__init__()
@@ -53,7 +53,7 @@ def synchronize():
 
 
 def measured(way, forward, x, expected, arguments):
-    """One line: the first forwards prepare, the later ones are timed."""
+    """Measures one line: the first forwards prepare, the later ones are timed."""
     for _ in range(4):
         result = forward(x)
     equal = torch.equal(result.to(expected.device), expected)

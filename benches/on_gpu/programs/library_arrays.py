@@ -1,4 +1,4 @@
-"""Arrays of a library beside PyTorch: prints as JSON what the library itself says it has taken from the driver.
+"""Arrays of a library beside PyTorch: prints the library's own figures of its driver memory as JSON.
 
 library_arrays.py cupy|numba|jax
 """

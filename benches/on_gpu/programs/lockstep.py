@@ -49,7 +49,7 @@ def pictures(count, side=224):
 
 
 def exact():
-    """The distance from the whole batch's gradients in float64, and of running statistics, of both exact ways."""
+    """Distance from the whole batch's gradients in float64, and of running statistics, for both exact ways."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     images, labels = pictures(24, 64)
 
@@ -91,7 +91,7 @@ WAYS: dict[str, dict[str, Any] | None] = {
 
 
 def speed():
-    """Seconds of a step and the peak of memory, of the whole batch resident and of both exact ways."""
+    """Seconds per step and peak memory, for the whole batch resident and for both exact ways."""
     loss_fn = nn.CrossEntropyLoss()
     for batch in (512, 2048):
         images, labels = pictures(batch)

@@ -1,7 +1,7 @@
-"""Models whose samples meet are refused on a GPU, and no others: those of tests/batches/test_mixing_found.py, and layers
-whose kernels may compute in TF32.
+"""Checks on a GPU that models whose samples interact are refused, and no others: those of
+tests/batches/test_mixing_found.py, and layers whose kernels may compute in TF32.
 
-Prints a JSON line for each of them, with "wrong": what is, or nothing.
+Prints a JSON line for each of them, with the errors in "wrong", if any.
 """
 
 import json
@@ -24,7 +24,7 @@ WIDE = {
 
 
 def meeting(kind, dtype):
-    """The weakest mixing that is refused, and the largest error of what is not, in roundings."""
+    """Finds the weakest mixing that is refused, and the largest error of accepted mixing, in roundings."""
     generator = torch.Generator().manual_seed(1)
     inputs, labels = torch.randn(BATCH, 7, generator=generator), torch.randint(CLASSES, (BATCH,), generator=generator).cuda()
     weakest, worst = None, 0.0
@@ -40,7 +40,7 @@ def meeting(kind, dtype):
 
 
 def at_random(kind, between, is_shared):
-    """Random numbers that all samples share are refused, and no others."""
+    """Checks that random numbers shared by all samples are refused, and no others."""
     wrong = []
     for dtype in DTYPES:
         try:
@@ -54,7 +54,7 @@ def at_random(kind, between, is_shared):
 
 
 def apart(kind, make, shape):
-    """Tries a model in each number format, also where the trial cannot be in float64. It should not be refused."""
+    """Tries a model in each number format, also where the trial cannot use float64. It should not be refused."""
     wrong = []
     for formats, matmul, dtype, size in product(
         (list(trial.TrialForm), [trial.TrialForm.REPLICA]), ("highest", "high"), DTYPES, (1, 4, 7)
@@ -67,7 +67,7 @@ def apart(kind, make, shape):
                 memlab.accumulate(model, inputs, lambda outputs: outputs.square().mean(), micro_batch=size)
         except RuntimeError as error:
             if "gives other outputs when the same samples go through it again" in str(error):
-                continue  # cuDNN's dropout in recurrent layers, which no seed repeats, is refused in its own words.
+                continue  # cuDNN's dropout in recurrent layers, which no seed repeats, is refused with a separate message.
             wrong.append(f"{formats[0].name}, {matmul}, {dtype}, {size}: {error}")
     return {"case": kind, "wrong": wrong}
 

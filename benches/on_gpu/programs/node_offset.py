@@ -9,7 +9,7 @@ import json
 import torch
 
 x = torch.ones(3, requires_grad=True)
-for _ in range(1000):  # So that the numbers are not small, since small numbers are everywhere in memory.
+for _ in range(1000):  # Makes the numbers large, because small numbers are everywhere in memory.
     x.exp()
 nodes = [make(x).grad_fn for _ in range(50) for make in (torch.exp, torch.sin, torch.sum)]
 offsets = set(range(0, 96, 8))

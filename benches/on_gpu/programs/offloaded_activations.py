@@ -1,8 +1,7 @@
-"""Activations off the card: `offloaded_activations.py exact`, `pack`, or `speed WIDTH LAYERS TOKENS`. Prints JSON
-lines.
+"""Offloaded activations: `offloaded_activations.py exact`, `pack`, or `speed WIDTH LAYERS TOKENS`. Prints JSON lines.
 
-`speed`: forward and backward of transformer blocks in bfloat16, in several ways by turns in one process: all resident, each
-block checkpointed, `save_on_cpu`, and `memlab.offload_activations`.
+`speed`: forward and backward of transformer blocks in bfloat16, in several ways that alternate in one process: all resident,
+each block checkpointed, `save_on_cpu`, and `memlab.offload_activations`.
 """
 
 import contextlib
@@ -18,7 +17,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 LENGTH = 1024
-# Steps before the first that counts. memlab has its plan from the third forward on.
+# Steps before the first that counts. memlab has its schedule from the third forward on.
 WARM_UP = 4
 
 
@@ -101,14 +100,14 @@ def ways_of(model, x, block):
 
 
 def compared(ways, block, rounds=7):
-    """Milliseconds of each way in turns, beside the first of them, and its peak of memory. A way that fails says why."""
+    """Milliseconds of alternating ways, compared with the first, and their peak memory. A failed way has its reason."""
     seen: dict[str, list[tuple[float, int]]] = {}
     for name, step in ways.items():
         try:
             for _ in range(WARM_UP):
                 step()
             seen[name] = []
-        except Exception as error:  # It is somebody else's code, and the others go on.
+        except Exception as error:  # It is code of others, and the remaining ways go on.
             text = str(error).partition("\n")[0]
             yield {"way": name, "failed": f"{type(error).__name__}: {text}"}
     for _ in range(rounds):
@@ -130,7 +129,7 @@ def speed(width, count, tokens):
 
 
 def pack(rounds=5):
-    """Microseconds on the host of an operation whose input is saved, beside plain autograd: of tensors too small to move."""
+    """Host microseconds of an operation whose input is saved, compared with plain autograd: of tensors too small to move."""
     x = torch.randn(4, 4, device="cuda", requires_grad=True)
     count = 2000
 
@@ -192,7 +191,7 @@ class Recurrent(nn.Module):
 
 
 def exact():
-    """Gradients and buffers with and without, in several models and budgets: bit for bit."""
+    """Checks that gradients and buffers are bit-identical with and without, in several models and budgets."""
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
     compiled = Layers(512, 4).bfloat16()

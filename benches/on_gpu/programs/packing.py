@@ -1,11 +1,10 @@
-"""What `memlab.offload_activations` takes on the host for a tensor that autograd saves: `packing.py WIDTH LAYERS TOKENS`.
+"""Measures the host time of `memlab.offload_activations` per tensor that autograd saves: `packing.py WIDTH LAYERS TOKENS`.
 
-Prints JSON lines: microseconds in its hook by what becomes of the tensor, from the third forward of transformer blocks on,
-with budgets that make it copy, compute again and keep. "in_forward": of the one call that autograd makes. "directly": of
-more calls with the same tensor right after it, when nothing has to be fetched into the processor's caches. A copy is asked
-for in the first call only; "driver" is what the driver takes for that, and is not in the others.
+Prints JSON lines: microseconds in its hook by the fate of the tensor, from the third forward of transformer blocks on, with
+budgets that make it copy, recompute and keep. "in_forward": the one call that autograd makes. "directly": more calls with
+the same tensor right after it, with warm processor caches. Only the first call requests a copy; "driver" is the driver's
+time for the request, and is not in the others.
 """
-
 import json
 import statistics
 import sys
@@ -19,12 +18,12 @@ from memlab._activations import copy_streams, offloaded_forward
 from offloaded_activations import forward_backward, transformer
 
 LEARNING, FORWARDS, CALLS = 2, 12, 15
-# Of what autograd saves of one block. The last one keeps everything.
+# Share of the bytes that autograd saves of one block. The last one keeps everything.
 BUDGETS = (1.5, 1000)
 
 
 class Clock:
-    """Calls a function, and knows how long it took."""
+    """Calls a function, and records its duration."""
 
     def __init__(self, function):
         self.function, self.nanoseconds = function, 0
@@ -37,7 +36,7 @@ class Clock:
 
 
 class Taken:
-    """The hook's times in nanoseconds: in forward, directly and of the driver, by what became of a tensor."""
+    """The hook's times in nanoseconds, by the fate of a tensor: in forward, directly and of the driver."""
 
     def __init__(self):
         self.by_fate: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -59,7 +58,7 @@ class Taken:
         for _ in range(CALLS):
             again = self._hook(running, tensor)
             times["directly"].append(self._hook.nanoseconds)
-            if isinstance(again, offloaded_forward.SavedTensor):  # Backward will not ask for it.
+            if isinstance(again, offloaded_forward.SavedTensor):  # Backward will not request it.
                 again.content.uses -= 1
                 again.content.left -= 1
         return packed

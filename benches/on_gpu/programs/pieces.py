@@ -1,4 +1,4 @@
-"""Batches in pieces on a GPU: `pieces.py exact`, `memory`, `speed` or `pictures`. Prints JSON lines."""
+"""Micro-batches on a GPU: `pieces.py exact`, `memory`, `speed` or `pictures`. Prints JSON lines."""
 
 import copy
 import json
@@ -18,7 +18,7 @@ WORDS, WIDTH = 5000, 256
 
 
 class Encoder(nn.Module):
-    """A transformer, with dropout if it trains. Returns a vector of each text, or the scores of each next word."""
+    """A transformer, with dropout in training. Returns a vector per text, or the scores of each next word."""
 
     def __init__(self, depth=4, words=False):
         super().__init__()
@@ -95,7 +95,7 @@ def whole(model, inputs, loss_fn, targets):
 
 
 def exact():
-    """Distances from the gradients in float64: of the whole batch, of its second run, and of pieces, in float32."""
+    """Distances from the gradients in float64: of the whole batch, of its second run, and of micro-batches, in float32."""
     for name, (make, inputs, loss_fn, targets) in CASES.items():
         model = make().cuda().eval()
         if isinstance(model, Recurrent):
@@ -115,7 +115,7 @@ def exact():
 
 
 def memory():
-    """What is allocated at most with pieces that memlab chooses, of what may be."""
+    """Peak allocation with micro-batches that memlab chooses, relative to the permitted memory."""
     for way, loss_fn, targets in (("micro-batches", nn.MSELoss(), True), ("replay", contrastive, False)):
         for limit in ("4GiB", "auto"):
             model = Encoder(8).cuda()
@@ -134,7 +134,7 @@ def memory():
 
 
 def timed(step, rounds):
-    """The median of seconds."""
+    """Median of seconds."""
     step()
     seconds = []
     for _ in range(rounds):
@@ -147,13 +147,13 @@ def timed(step, rounds):
 
 
 def speed():
-    """Seconds of a batch in pieces, by memlab and by hand, in turns."""
+    """Seconds of a batch in micro-batches, alternately by memlab and by hand."""
     model, batch, size = Encoder(12).cuda(), tokens(1024, 512), 128
     targets = torch.zeros(len(batch), WIDTH)
     on_card, targets_on_card = batch.cuda(), targets.cuda()
 
     def by_hand():
-        """Plain accumulation; what one forward and backward of everything takes."""
+        """Plain accumulation: one forward and backward of everything."""
         model.zero_grad()
         for part, goal in zip(on_card.split(size), targets_on_card.split(size), strict=True):
             with torch.autocast("cuda", torch.bfloat16):
@@ -180,8 +180,8 @@ def speed():
 
 
 def pictures():
-    """Seconds of a batch of pictures, whose bytes are many for what is computed of them: on the GPU, in host memory, and in
-    pinned memory, by hand, by memlab, and by memlab from an iterable of pieces, in turns."""
+    """Seconds of a batch of pictures, with many bytes relative to their computation: on the GPU, in host memory, and in
+    pinned memory, by hand, by memlab, and by memlab from an iterable of micro-batches, alternately."""
     model, batch, size = Pictures().cuda(), torch.randn(2048, 3, 224, 224), 256
     places = {"on the GPU": batch.cuda(), "on the host": batch, "pinned": batch.pin_memory()}
     targets = torch.zeros(len(batch), 32, device="cuda")

@@ -1,6 +1,6 @@
 //! Buffers for CUPTI's records.
 
-/// CUPTI asks for a buffer: it gets one of so many bytes.
+/// Provides a buffer of `BYTES` bytes at CUPTI's request.
 pub unsafe extern "C" fn request<const BYTES: usize>(
     buffer: *mut *mut u8,
     bytes: *mut usize,
@@ -14,12 +14,12 @@ pub unsafe extern "C" fn request<const BYTES: usize>(
     }
 }
 
-/// Takes a buffer back that CUPTI has filled.
+/// Frees a buffer that CUPTI has filled.
 ///
 /// # Safety
 ///
-/// It is one of [`request`]'s, or null, and is not used any more.
+/// The buffer is from [`request`], or null, and is no longer used.
 pub unsafe fn free(buffer: *mut u8) {
-    // SAFETY: from `malloc`, as the caller says.
+    // SAFETY: from `malloc`, as the caller vouches.
     unsafe { libc::free(buffer.cast()) };
 }

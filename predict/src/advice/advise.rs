@@ -1,4 +1,4 @@
-//! All rules on one recording.
+//! Applies all rules to one recording.
 
 use crate::plan::Recording;
 
@@ -13,7 +13,9 @@ use crate::advice::rules::{
 use crate::advice::times::Times;
 use crate::advice::{batch, combinations};
 
-/// What to do so that less is allocated at the peak, or at most `target` bytes. `leaks` were found in the same recording.
+/// Advises how to lower the peak of allocated bytes, or to bring it to at most `target` bytes.
+///
+/// `leaks` come from the same recording.
 pub fn advise(recording: &Recording, target: Option<u64>, leaks: &[Leak]) -> AdviceReport {
     let lifetimes = BlockLifetimes::new(recording);
     let times = Times::of(recording);

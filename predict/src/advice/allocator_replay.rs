@@ -1,25 +1,26 @@
-//! The recorded requests, carried out again on the model of PyTorch's allocator.
+//! Replay of the recorded requests on the model of PyTorch's allocator.
 
 use memlab_units::format::size;
 
 use crate::allocator::{Card, Requests, Settings, replay};
 use crate::plan::Recording;
 
-/// The model of the allocator is right about a run if what it reserves is this near, in percent.
+/// Largest error of the model's reserved bytes, in percent, at which the model is trusted for a run.
 const RESERVED_TOLERANCE_PERCENT: u64 = 3;
 
-/// A run that the model can carry out.
+/// A run that the model can replay.
 pub(crate) struct AllocatorReplay {
     pub requests: Requests,
-    /// The settings of the run.
+    /// Allocator settings of the run.
     pub settings: &'static str,
-    /// What the model reserves at most.
+    /// Peak reserved bytes according to the model.
     pub reserved: u64,
     torch: (u32, u32),
 }
 
 impl AllocatorReplay {
-    /// `None`: nothing is reserved that it could carry out. An error says that it reserves something else than the run did.
+    /// Returns `None` if the run reserved nothing to replay, and an error if the model's reserved bytes differ from
+    /// those of the run.
     pub fn of(recording: &Recording) -> Option<Result<AllocatorReplay, String>> {
         let recorded = recording.model.peaks(recording.device).reserved_bytes;
         let device = recording.model.device(recording.device).unwrap_or_default();
@@ -40,7 +41,7 @@ impl AllocatorReplay {
         Some(Ok(replayed))
     }
 
-    /// What these requests reserve at most with other settings.
+    /// Returns the peak reserved bytes of these requests under other settings.
     pub fn reserved_with(&self, settings: &str, requests: &Requests) -> Option<u64> {
         let settings = Settings::parse(settings).ok()?.for_torch(self.torch);
         Some(replay(requests, &settings, Card::UNLIMITED).counters.reserved.peak)

@@ -1,4 +1,4 @@
-//! How large a batch fits.
+//! Estimates the largest batch that fits.
 
 use memlab_trace::Category;
 use memlab_trace::record::{Flags, Phase};
@@ -7,10 +7,12 @@ use rustc_hash::FxHashSet;
 use crate::advice::block_lifetimes::{BlockLifetimes, Change};
 use crate::advice::report::Batch;
 
-/// Blocks of which it is not known whether they grow may have one part in so many of the peak.
+/// Blocks that may or may not grow with the batch may hold at most 1/N of the peak.
 const UNKNOWN_SHARE_DIVISOR: u64 = 50;
 
-/// The largest batch, by that of the run, with which at most `limit` is allocated; `None`: the trace cannot say.
+/// Returns the largest batch, relative to that of the run, that allocates at most `limit` bytes.
+///
+/// `None`: the trace is not sufficient.
 pub(crate) fn fitting(lifetimes: &BlockLifetimes<'_>, limit: u64) -> Option<Batch> {
     let growing = growing(lifetimes)?;
     let peak = |percent: u64| {
@@ -25,7 +27,9 @@ pub(crate) fn fitting(lifetimes: &BlockLifetimes<'_>, limit: u64) -> Option<Batc
     (fits > 0).then(|| Batch { percent: fits, bytes_after: peak(fits), limit_bytes: limit })
 }
 
-/// What the device has for the run's allocations: what other memory takes, and what is reserved beside them, as it was.
+/// Returns the device memory available to the run's allocations.
+///
+/// Assumes that other memory, and the ratio of reserved to allocated bytes, stay as recorded.
 pub(crate) fn room(lifetimes: &BlockLifetimes<'_>) -> Option<u64> {
     let device = lifetimes.recording.model.device(lifetimes.recording.device)?;
     let others = device.peak_used_bytes.checked_sub(device.peak_reserved_bytes)?;
@@ -33,8 +37,10 @@ pub(crate) fn room(lifetimes: &BlockLifetimes<'_>) -> Option<u64> {
     u64::try_from(room.checked_div(u128::from(device.peak_reserved_bytes))?).ok()
 }
 
-/// The blocks that are as large as the batch says: inputs, activations and temporaries of forward and backward. One that is as
-/// large as a parameter of its layer may be made of that: its gradient, or a copy of it.
+/// Returns the blocks whose size depends on the batch: inputs, activations and temporaries of forward and backward.
+///
+/// A block as large as a parameter of its layer may be the gradient or a copy of that parameter. Returns `None` if such
+/// blocks hold too much of the peak.
 fn growing(lifetimes: &BlockLifetimes<'_>) -> Option<Vec<u32>> {
     let recording = lifetimes.recording;
     let place = |allocation| {
@@ -48,7 +54,7 @@ fn growing(lifetimes: &BlockLifetimes<'_>) -> Option<Vec<u32>> {
     for (id, allocation) in (0..).zip(&recording.allocations) {
         let is_of_batch = match allocation.category {
             Category::Activation | Category::Input | Category::Temporary => true,
-            // A forward that keeps its keys and values, and not a server's pool.
+            // A forward that keeps its keys and values, not a server's pool.
             Category::KvCache => allocation.flags.phase() == Phase::Forward,
             _ => false,
         };

@@ -1,41 +1,41 @@
-//! What is allocated after each event of a recording, and after changes to it.
+//! Allocated bytes after each event of a recording, also with changes applied.
 
 use crate::plan::{Event, Recording, peak_live_bytes};
 use memlab_trace::record::Phase;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// From when to when a block is there: after events `from..to`.
+/// Lifetime of a block: after events `from..to`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Span {
     pub from: usize,
     pub to: usize,
 }
 
-/// What a change does to the blocks of a run.
+/// Effect of a change on the blocks of a run.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Change {
-    /// Blocks that are there at other times; each is named once.
+    /// Blocks with other lifetimes; each appears once.
     pub moved: Vec<(u32, Vec<Span>)>,
-    /// Blocks of other sizes; each is named once.
+    /// Blocks with other sizes; each appears once.
     pub resized: Vec<(u32, u64)>,
-    /// What is needed for a moment before an event, beside what is there then.
+    /// Bytes needed briefly before an event, on top of those allocated then.
     pub needed: Vec<(usize, u64)>,
 }
 
-/// The most that is allocated, and when.
+/// Peak of allocated bytes, and its event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Peak {
     pub bytes: u64,
-    /// After this event.
+    /// The peak follows this event.
     pub event: usize,
 }
 
 /// The blocks of a recording over its events.
 pub(crate) struct BlockLifetimes<'r> {
     pub recording: &'r Recording,
-    /// When each block is there, by id.
+    /// Lifetime of each block, by id.
     pub spans: Vec<Span>,
-    /// By how much each event changes what is allocated. One more than there are events, for what is never freed.
+    /// Change of the allocated bytes at each event. One more entry than events, for blocks that are never freed.
     changes: Vec<i64>,
     peak: Peak,
 }
@@ -59,12 +59,12 @@ impl<'r> BlockLifetimes<'r> {
         Self { recording, spans, changes, peak }
     }
 
-    /// What is allocated after each event.
+    /// Returns the allocated bytes after each event.
     pub fn levels(&self) -> Vec<u64> {
         running(&self.changes).collect()
     }
 
-    /// Whether a block is there after an event.
+    /// Returns true if a block is live after an event.
     pub fn is_live(&self, id: u32, event: usize) -> bool {
         let Span { from, to } = self.spans[id as usize];
         from <= event && event < to
@@ -74,7 +74,7 @@ impl<'r> BlockLifetimes<'r> {
         self.recording.allocations[id as usize].size
     }
 
-    /// The events that allocate in a phase, in order.
+    /// Returns the events that allocate in a phase, in order.
     pub fn allocated_in(&self, phase: Phase) -> impl Iterator<Item = usize> {
         let recording = self.recording;
         recording.events.iter().enumerate().filter_map(move |(at, event)| match *event {
@@ -83,8 +83,10 @@ impl<'r> BlockLifetimes<'r> {
         })
     }
 
-    /// Several changes as one: a block is not there when one of them has it away, and is there when one of them has it there
-    /// before or after its time; it is as small as one of them makes it.
+    /// Combines several changes into one.
+    ///
+    /// A block is absent when any change removes it. It is live outside its recorded lifetime when any change extends
+    /// it. Its size is the smallest that a change gives it.
     pub fn composed<'c>(&self, changes: impl Iterator<Item = &'c Change>) -> Change {
         let mut moved: FxHashMap<u32, Vec<Span>> = FxHashMap::default();
         let mut resized: FxHashMap<u32, u64> = FxHashMap::default();
@@ -105,17 +107,17 @@ impl<'r> BlockLifetimes<'r> {
         Change { moved: moved.into_iter().collect(), resized: resized.into_iter().collect(), needed }
     }
 
-    /// The most bytes at once of the blocks that count.
+    /// Returns the peak bytes of the blocks selected by `counts`.
     pub fn peak_live_bytes(&self, counts: impl Fn(u32) -> bool) -> u64 {
         peak_live_bytes(&self.recording.events, |id| counts(id as u32).then(|| self.size(id as u32)))
     }
 
-    /// The peak as it was.
+    /// Returns the recorded peak.
     pub fn peak(&self) -> Peak {
         self.peak
     }
 
-    /// The peak with a change.
+    /// Returns the peak with a change applied.
     pub fn peak_with(&self, change: &Change) -> Peak {
         let mut changes = self.changes.clone();
         let sizes: FxHashMap<u32, u64> = change.resized.iter().copied().collect();
@@ -132,7 +134,7 @@ impl<'r> BlockLifetimes<'r> {
     }
 }
 
-/// The peak of what events change, with what is needed for a moment before some of them.
+/// Returns the peak of the changes at each event, including the bytes needed briefly before some events.
 fn highest(changes: &[i64], mut needed: Vec<(usize, u64)>) -> Peak {
     needed.sort_unstable();
     let mut needed = needed.into_iter().peekable();
@@ -151,7 +153,7 @@ fn highest(changes: &[i64], mut needed: Vec<(usize, u64)>) -> Peak {
     peak
 }
 
-/// When a block is there that two changes move.
+/// Returns the lifetimes of a block that two changes move.
 fn both(own: Span, one: &[Span], other: &[Span]) -> Vec<Span> {
     let mut ends: Vec<usize> = one.iter().chain(other).chain([&own]).flat_map(|span| [span.from, span.to]).collect();
     ends.sort_unstable();
@@ -185,13 +187,13 @@ mod tests {
     fn a_block_that_two_changes_move_is_away_for_each_of_them() {
         let span = |from, to| Span { from, to };
         let own = span(10, 50);
-        // GIVEN a block that one change has away for a while, and another one for longer
+        // GIVEN a block that one change removes for a while and another removes for longer
         let (one, other) = ([span(10, 20), span(40, 50)], [span(10, 15), span(45, 50)]);
-        // THEN it is away as long as one of them has it away
+        // THEN it is absent whenever one of them removes it
         let times: Vec<usize> =
             (0..60).filter(|at| both(own, &one, &other).iter().any(|s| (s.from..s.to).contains(at))).collect();
         assert_eq!(times, (10..15).chain(45..50).collect::<Vec<_>>());
-        // AND one that a change has there for longer than it was is there for longer
+        // AND a block whose lifetime one change extends lives longer
         let longer = [span(5, 60)];
         assert_eq!(both(own, &longer, &[own]), [span(5, 10), span(10, 50), span(50, 60)]);
     }

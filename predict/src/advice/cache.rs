@@ -1,10 +1,10 @@
-//! Keys and values that models of Hugging Face keep for generating text, in training too.
+//! Keys and values that Hugging Face models keep for text generation, also during training.
 
 use crate::advice::block_lifetimes::BlockLifetimes;
 
 const NO_CACHE: &str = "model.config.use_cache = False\n";
 
-/// The line of code without which they are kept, if a block was made by such a model; otherwise nothing.
+/// Returns the line of code that switches the cache off if such a model allocated the block, else an empty string.
 pub(crate) fn switched_off(lifetimes: &BlockLifetimes<'_>, block: Option<u32>) -> &'static str {
     let recording = lifetimes.recording;
     let is_of_transformers = block.is_some_and(|id| {

@@ -1,4 +1,4 @@
-//! What came of the rules.
+//! Results of the rules.
 
 use memlab_units::format::size;
 
@@ -6,17 +6,17 @@ use crate::advice::block_lifetimes::Change;
 use crate::advice::cost::Cost;
 use crate::advice::report::{Advice, Kind, RejectedAdvice};
 
-/// What came of a rule.
+/// Result of a rule.
 #[derive(Default)]
 pub(crate) struct Candidates {
     pub advice: Vec<Advice>,
     pub tried: Vec<RejectedAdvice>,
-    /// The changes of what is advised, where allocations change.
+    /// Changes of the accepted advice that changes allocations.
     pub changes: Vec<(Kind, Cost, Change)>,
 }
 
 impl Candidates {
-    /// It helps if it saves at least a hundredth of what there is; otherwise it was tried.
+    /// Accepts advice that saves at least 1 % of the figure, and lists the rest as tried.
     pub fn add(&mut self, advice: Advice, change: Option<Change>) {
         if advice.saved_bytes > 0 && advice.saved_bytes >= (advice.bytes_after + advice.saved_bytes) / 100 {
             self.changes.extend(change.map(|change| (advice.kind, advice.cost, change)));

@@ -1,31 +1,32 @@
-//! Which modules of a pass to checkpoint: those that cost least among all choices with which the peak is low enough.
+//! Selects the modules of a pass to checkpoint: the cheapest selection whose peak is low enough.
 //!
-//! Modules of a pass are nested in time: the one whose forward comes first is the one whose backward comes last. So at any
-//! moment the modules whose activations could have been dropped are the first few, and how much of them was dropped is all
-//! that the past has to say about what follows. That makes the choice a walk over the modules with one number, and of two
-//! ways to get there the cheaper one that dropped as much is enough.
+//! Modules of a pass are nested in time: the first forward has the last backward. At any moment, the modules whose
+//! activations may have been dropped are therefore a prefix of the list. Only the total of dropped bytes affects later
+//! peaks. The search walks over the modules and keeps this one number. Of two selections that dropped as much, it keeps
+//! the cheaper.
 
 /// A module of a pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PassModule {
-    /// Bytes that it keeps for backward and would drop.
+    /// Bytes that it keeps for backward and that checkpointing drops.
     pub dropped: u64,
-    /// What is allocated while it is computed again if no other module drops anything.
+    /// Bytes allocated during its recomputation if no other module drops anything.
     pub level_again: u64,
-    /// What computing it again costs.
+    /// Cost of recomputing it.
     pub cost: u64,
 }
 
-/// A pass, with the modules in the order of their forwards.
+/// A pass; modules are in the order of their forwards.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Pass {
     pub parts: Vec<PassModule>,
-    /// The most that is allocated while the forwards of exactly the first so many modules are over and their backwards have
-    /// not begun. One more than there are modules.
+    /// Entry `n`: peak bytes while the first `n` modules, and no others, are between forward and backward.
+    ///
+    /// One more entry than modules.
     pub levels: Vec<u64>,
 }
 
-/// A choice of modules.
+/// A selection of modules.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Choice {
     /// Indices of modules, in order.
@@ -33,22 +34,21 @@ pub(crate) struct Choice {
     pub cost: u64,
 }
 
-/// The most choices compared. Where there are more, every other one is given up, and the result is only nearly the
-/// best.
+/// Limit on compared selections. Beyond it, the search drops every second one, and the result is only nearly optimal.
 const MAX_PARTIAL_CHOICES: usize = 1 << 16;
 
-/// A choice among the first few modules.
+/// A selection among the first modules.
 #[derive(Clone, Copy)]
 struct PartialChoice {
     dropped: u64,
     cost: u64,
-    /// The index of the choice for one module less.
+    /// Index of the selection with one module less.
     before: usize,
     takes: bool,
 }
 
 impl Pass {
-    /// The most that is allocated with a choice.
+    /// Returns the peak of allocated bytes with a selection.
     #[cfg(test)]
     fn peak(&self, chosen: &[usize]) -> u64 {
         let (mut dropped, mut peak) = (0, 0);
@@ -62,7 +62,7 @@ impl Pass {
         peak
     }
 
-    /// The choice that costs least with which at most `target` is allocated; `None`: there is none.
+    /// Returns the cheapest selection that allocates at most `target` bytes, or `None`.
     pub fn cheapest(&self, target: u64) -> Option<Choice> {
         let mut steps = vec![vec![PartialChoice { dropped: 0, cost: 0, before: 0, takes: false }]];
         for (part, level) in self.parts.iter().zip(&self.levels) {
@@ -94,7 +94,7 @@ impl Pass {
         Some(Choice { chosen, cost })
     }
 
-    /// The least that can be allocated with any choice.
+    /// Returns the lowest peak of any selection.
     pub fn lowest(&self) -> u64 {
         let (mut too_little, mut enough) = (0, self.levels.iter().copied().max().unwrap_or(0));
         while enough - too_little > 1 {
@@ -109,7 +109,7 @@ impl Pass {
     }
 }
 
-/// The choices that no other one is better than: none drops as much for less.
+/// Keeps the selections on the Pareto front: no other drops as much for less.
 fn pareto_front(mut choices: Vec<PartialChoice>) -> Vec<PartialChoice> {
     choices.sort_unstable_by_key(|choice| (choice.cost, std::cmp::Reverse(choice.dropped)));
     let mut most = None;
@@ -157,19 +157,19 @@ mod tests {
     proptest! {
         #[test]
         fn no_other_choice_is_cheaper(pass in a_pass(), target in 0_u64..100) {
-            // GIVEN all choices with which at most the target is allocated
+            // GIVEN all selections that allocate at most the target
             let cost = |chosen: &[usize]| chosen.iter().map(|index| pass.parts[*index].cost).sum::<u64>();
             let choices = all_choices(&pass);
             let enough = choices.iter().filter(|chosen| pass.peak(chosen) <= target);
-            // WHEN the cheapest is asked for
+            // WHEN the cheapest is requested
             let found = pass.cheapest(target);
-            // THEN it is one of them and costs what the cheapest of them costs, and if there are none there is none
+            // THEN it is one of them and has the lowest cost, or is `None` if the list is empty
             prop_assert_eq!(found.as_ref().map(|choice| choice.cost), enough.map(|chosen| cost(chosen)).min());
             if let Some(choice) = found {
                 prop_assert!(pass.peak(&choice.chosen) <= target);
                 prop_assert_eq!(cost(&choice.chosen), choice.cost);
             }
-            // AND the lowest peak is the lowest of all choices
+            // AND the lowest peak is the lowest of all selections
             let lowest = choices.iter().map(|chosen| pass.peak(chosen)).min().unwrap_or(0);
             prop_assert_eq!(pass.lowest().max(1), lowest.max(1));
         }

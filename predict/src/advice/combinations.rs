@@ -1,14 +1,14 @@
-//! Several pieces of advice carried out on one recording.
+//! Combinations of advice, replayed on one recording.
 
 use crate::advice::block_lifetimes::{BlockLifetimes, Change};
 use crate::advice::cost::Cost;
 use crate::advice::report::{Combination, Kind, is_about_as_much};
 
-/// Pieces that are for the same memory, or for the same line of the program: one of them.
+/// Pairs of advice that exclude each other: they change the same memory or the same line of the program.
 const EXCLUSIVE: [(Kind, Kind); 2] =
     [(Kind::Checkpoint, Kind::OffloadActivations), (Kind::ChunkedLoss, Kind::OffloadActivations)];
 
-/// All sets of at least one piece that go together, with what comes of them.
+/// Returns all non-empty combinations of compatible advice, with their results.
 pub(crate) fn all(lifetimes: &BlockLifetimes<'_>, changes: &[(Kind, Cost, Change)]) -> Vec<Combination> {
     let before = lifetimes.peak().bytes;
     let chosen = |bits: u32| changes.iter().enumerate().filter(move |(index, _)| bits & 1 << index != 0);
@@ -26,8 +26,9 @@ pub(crate) fn all(lifetimes: &BlockLifetimes<'_>, changes: &[(Kind, Cost, Change
     sets.collect()
 }
 
-/// What the advice gives together: the lowest peak of all sets, with as few pieces as it takes; of sets of as many pieces that
-/// save about as much, the cheapest.
+/// Returns the combination with the lowest peak and the fewest pieces of advice.
+///
+/// If others save about as much with at least as many pieces, returns the cheapest of them.
 pub(crate) fn lowest(sets: &[Combination]) -> Option<Combination> {
     let lowest = sets.iter().min_by_key(|set| (set.bytes_after, set.kinds.len())).filter(|set| set.kinds.len() > 1)?;
     let is_alike = |set: &&Combination| {
@@ -36,7 +37,7 @@ pub(crate) fn lowest(sets: &[Combination]) -> Option<Combination> {
     sets.iter().filter(is_alike).min_by_key(|set| (set.cost.rank(), set.bytes_after)).cloned()
 }
 
-/// The set that reaches a target at the least known cost, with as few pieces as it takes.
+/// Returns the combination that reaches a target at the lowest known cost; of equal ones, that with the fewest pieces.
 pub(crate) fn reaching(sets: &[Combination], target: u64) -> Option<Combination> {
     let reaching = sets.iter().filter(|set| set.bytes_after <= target);
     reaching.min_by_key(|set| (set.cost.rank(), set.kinds.len(), set.bytes_after)).cloned()

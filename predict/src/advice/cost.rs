@@ -1,31 +1,31 @@
-//! What a change costs.
+//! Cost of a change.
 
 use std::iter::Sum;
 
 use serde::Serialize;
 
-/// What a change costs a step, in nanoseconds.
+/// Cost of a change per step, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Cost {
-    /// How much longer a step takes; `None`: not known.
+    /// Longer step time; `None`: unknown.
     pub cost_ns: Option<u64>,
-    /// How much longer the GPU works, or waits for copies, in it; `None`: not known.
+    /// Longer GPU time per step, including waits for copies; `None`: unknown.
     pub gpu_ns: Option<u64>,
 }
 
 impl Cost {
-    /// It makes no difference.
+    /// No cost.
     pub const ZERO: Self = Self::known(0);
 
-    /// Nothing in the trace says what it costs.
+    /// Cost that the trace cannot determine.
     pub const UNKNOWN: Self = Self { cost_ns: None, gpu_ns: None };
 
-    /// The GPU takes so much longer, and so does the step.
+    /// Cost that delays the GPU and the step equally.
     pub const fn known(nanoseconds: u64) -> Self {
         Self { cost_ns: Some(nanoseconds), gpu_ns: Some(nanoseconds) }
     }
 
-    /// Costs compare by this: what is known.
+    /// Returns the known figure by which costs compare.
     pub(crate) fn rank(self) -> u64 {
         self.cost_ns.or(self.gpu_ns).unwrap_or(u64::MAX)
     }

@@ -1,5 +1,5 @@
-//! The modules of repeated lists (`blocks.3`) and others that have modules of their own (`middle`), and what each of their passes
-//! keeps for backward.
+//! Modules of repeated lists (`blocks.3`), other modules with submodules (`middle`), and the memory each of their
+//! passes keeps for backward.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -11,20 +11,24 @@ use rustc_hash::FxHashMap;
 
 use crate::advice::block_lifetimes::{BlockLifetimes, Change, Span};
 
-/// A module of a list, or one by itself.
+/// A module of a list, or a single module.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Module {
-    /// The layer id of the outermost module.
+    /// Layer id of the outermost module.
     pub root: u32,
-    /// The name of the list in it; empty: the list is the outermost module. Without a list, the module's own name.
+    /// Name of the list within the outermost module; empty if the outermost module is the list.
+    ///
+    /// For a module outside lists, its own name.
     pub list: String,
-    /// The module's place in the list.
+    /// Index in the list.
     pub index: Option<u32>,
 }
 
 impl Module {
-    /// The module of a list in which a layer is; of lists in lists, the `depth`-th from outside, or the innermost if there
-    /// are not so many. If there are none, the outermost module but one.
+    /// Returns the list module that contains a layer.
+    ///
+    /// For nested lists, returns the `depth`-th from outside, or the innermost if the nesting is shallower. Without a
+    /// list, returns the child of the outermost module.
     pub fn around(root: u32, layer: &str, depth: usize) -> Option<Module> {
         let numbers = layer.split('.').enumerate().filter_map(|(at, part)| Some((at, part.parse::<u32>().ok()?)));
         match numbers.take(depth).last() {
@@ -47,29 +51,29 @@ impl Module {
         }
     }
 
-    /// Whether a layer is inside a module that is in no list.
+    /// Returns true if a layer is inside this module, which is in no list.
     fn has(&self, (root, layer): &(u32, Arc<str>)) -> bool {
         *root == self.root && layer.strip_prefix(&*self.list).is_some_and(|rest| rest.starts_with('.'))
     }
 }
 
-/// A forward of a module, with its backward.
+/// A forward of a module and its backward.
 #[derive(Clone, Debug)]
 pub(crate) struct Window {
     /// Index of the module in [`Modules::list`].
     pub module: usize,
-    /// The events of its first and last allocation in forward.
+    /// Events of its first and last allocation in forward.
     pub first: usize,
     pub last: usize,
-    /// The event of its first allocation in backward.
+    /// Event of its first allocation in backward.
     pub backward: usize,
-    /// What it keeps for backward and would drop.
+    /// Blocks that it keeps for backward and that checkpointing drops.
     pub kept: Vec<u32>,
-    /// Bytes of these.
+    /// Bytes of these blocks.
     pub kept_bytes: u64,
-    /// What it may have been given: what its pass made before it, and what is gone between its forward and its backward.
+    /// Possible inputs: blocks allocated earlier in the pass and freed between its forward and its backward.
     pub inputs: Vec<u32>,
-    /// The most that it takes while it is computed again.
+    /// Peak bytes of its recomputation.
     pub again_bytes: u64,
 }
 
@@ -78,16 +82,16 @@ pub(crate) struct Modules {
     pub list: Vec<Module>,
     /// All forwards that have a backward, in order.
     pub windows: Vec<Window>,
-    /// How many forwards each module had, with a backward or not.
+    /// Number of forwards of each module, with or without a backward.
     pub forwards: Vec<u64>,
 }
 
-/// A forward of a module: the events of its first and last allocation.
+/// A forward of a module: events of its first and last allocation.
 struct Forward {
     module: usize,
     first: usize,
     last: usize,
-    /// The first allocation of its pass.
+    /// First allocation of its pass.
     pass: u32,
 }
 
@@ -96,7 +100,7 @@ impl Modules {
         let mut list = Vec::new();
         let of_layer = modules_by_layer(lifetimes, depth, &mut list);
         let mut forwards: Vec<Forward> = Vec::new();
-        // By module: the first allocations of its backwards.
+        // By module: first allocations of its backwards.
         let mut backwards: Vec<Vec<usize>> = vec![Vec::new(); list.len()];
         let mut in_backward = None;
         let mut running = false;
@@ -143,7 +147,7 @@ impl Modules {
         Modules { windows: windows.collect(), list, forwards: counts }
     }
 
-    /// What changes if these modules are checkpointed.
+    /// Returns the change that checkpointing these modules makes.
     pub fn checkpointed(&self, lifetimes: &BlockLifetimes<'_>, modules: &[usize]) -> Change {
         let mut moved: FxHashMap<u32, Vec<Span>> = FxHashMap::default();
         let mut inputs: FxHashMap<u32, usize> = FxHashMap::default();
@@ -160,14 +164,14 @@ impl Modules {
                 *until = window.backward.max(*until);
             }
         }
-        // They are there until the backward of the last one that was given them.
+        // Inputs live until the backward of the last module that received them.
         let given = inputs.into_iter().map(|(id, to)| (id, vec![Span { from: lifetimes.spans[id as usize].from, to }]));
         moved.extend(given);
         Change { moved: moved.into_iter().collect(), needed, ..Change::default() }
     }
 }
 
-/// The module of each layer, for layers in lists of at least two modules, and in modules that have others, but no list.
+/// Maps each layer to its module: one of a list of at least two modules, or one that has submodules but no list.
 fn modules_by_layer(lifetimes: &BlockLifetimes<'_>, depth: usize, list: &mut Vec<Module>) -> FxHashMap<u32, usize> {
     let recording = lifetimes.recording;
     let mut layers: FxHashMap<u32, (u32, Arc<str>)> = FxHashMap::default();
@@ -197,8 +201,10 @@ fn modules_by_layer(lifetimes: &BlockLifetimes<'_>, depth: usize, list: &mut Vec
     layers.iter().filter_map(|(id, layer)| Some((*id, index(layer)?))).collect()
 }
 
-/// The beginning of the backward of the first of `forwards`, of all `backwards` of its module. Several forwards before one backward
-/// are gone through in reverse: a forward's own is the one that lets go of most of its blocks.
+/// Returns the start of the backward of the first of `forwards`, among all `backwards` of its module.
+///
+/// Several forwards before one backward are undone in reverse order. The matching backward is the one that frees most
+/// of the forward's blocks.
 fn backward_of(lifetimes: &BlockLifetimes<'_>, forwards: &[Forward], backwards: &[usize]) -> Option<usize> {
     let (forward, later) = forwards.split_first()?;
     let after = &backwards[backwards.partition_point(|at| *at <= forward.last)..];
@@ -222,9 +228,9 @@ fn allocated(lifetimes: &BlockLifetimes<'_>, forward: &Forward) -> impl DoubleEn
     })
 }
 
-/// The blocks of a forward that are still there at `backward`, without its output.
+/// Returns the blocks of a forward that are live at `backward`, without its output.
 fn kept(lifetimes: &BlockLifetimes<'_>, forward: &Forward, backward: usize) -> Vec<u32> {
-    // What it returns is what it allocated last of what is still there.
+    // The output is the last allocated of the live blocks.
     let output = allocated(lifetimes, forward).rev().find(|id| lifetimes.spans[*id as usize].to > forward.last + 1);
     let is_kept = |id: &u32| {
         let category = lifetimes.recording.allocations[*id as usize].category;
@@ -246,8 +252,7 @@ fn window(lifetimes: &BlockLifetimes<'_>, forward: &Forward, backward: usize) ->
     Window { module, first, last, backward, kept, kept_bytes, inputs, again_bytes }
 }
 
-/// The most that a module takes while it is computed again, which ends with the operation that makes the last kept block: PyTorch
-/// stops there.
+/// Returns the peak bytes of recomputing a module. PyTorch stops after the operation that makes the last kept block.
 fn again_bytes(lifetimes: &BlockLifetimes<'_>, forward: RangeInclusive<usize>, last_kept: Option<u32>) -> u64 {
     let (first, last) = (*forward.start(), *forward.end());
     let recording = lifetimes.recording;

@@ -1,18 +1,18 @@
-//! How modules and lines are called, in words and in code.
+//! Names of modules and lines, in prose and in code.
 
 use crate::plan::Recording;
 use memlab_trace::Line;
 
 use crate::advice::modules::Module;
 
-/// `train.py:12 main`, from where the program was started.
+/// Formats a line as `train.py:12 main`, relative to the directory in which the program started.
 pub(crate) fn of_line(recording: &Recording, line: &Line) -> String {
     let directory = recording.model.header().map_or("", |header| &header.directory);
     let file = line.file.strip_prefix(directory).map_or(&*line.file, |inside| inside.trim_start_matches('/'));
     format!("{file}:{} {}", line.line.unwrap_or(0), line.function)
 }
 
-/// Modules of a list that follow each other.
+/// Consecutive modules of a list.
 struct ModuleRun<'m> {
     first: &'m Module,
     last: &'m Module,
@@ -24,7 +24,7 @@ impl ModuleRun<'_> {
     }
 }
 
-/// `blocks.0 … blocks.11, head.2`; the modules are sorted.
+/// Formats sorted modules as `blocks.0 … blocks.11, head.2`.
 pub(crate) fn grouped(modules: &[Module]) -> String {
     let name = |run: &ModuleRun<'_>| match run.is_one() {
         true => run.first.name(),
@@ -33,7 +33,7 @@ pub(crate) fn grouped(modules: &[Module]) -> String {
     runs(modules).iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
-/// A Python list of their names.
+/// Formats the names of modules as a Python list.
 pub(crate) fn list_of_names(modules: &[Module]) -> String {
     let part = |run: &ModuleRun<'_>| match run.is_one() {
         true => format!("\"{}\"", run.first.name()),
@@ -78,12 +78,12 @@ mod tests {
 
     #[test]
     fn modules_that_follow_each_other_are_one_name() {
-        // GIVEN modules of two lists, one with a gap, and a module that is in none
+        // GIVEN modules of two lists, one with a gap, and a module outside lists
         let module = |list: &str, index| Module { root: 1, list: list.to_owned(), index };
         let of_list = |list: &str, index| module(list, Some(index));
         let modules =
             [of_list("blocks", 0), of_list("blocks", 1), of_list("blocks", 3), of_list("", 7), module("middle", None)];
-        // THEN those that follow each other are named by the first and the last, and as a range in Python
+        // THEN consecutive ones are named by the first and the last, and as a range in Python
         assert_eq!(grouped(&modules), "blocks.0 … blocks.1, blocks.3, 7, middle");
         assert_eq!(list_of_names(&modules), r#"[*(f"blocks.{i}" for i in range(2)), "blocks.3", "7", "middle"]"#);
         assert_eq!(list_of_names(&modules[..2]), r#"[f"blocks.{i}" for i in range(2)]"#);

@@ -1,4 +1,5 @@
-//! Which blocks `memlab.offload_activations` has on the GPU when, by its rules (`python/memlab/_activations/offloaded_forward.py`).
+//! Model of `memlab.offload_activations` (`python/memlab/_activations/offloaded_forward.py`): when each block is on the
+//! GPU.
 
 use std::collections::VecDeque;
 
@@ -10,31 +11,32 @@ use crate::advice::block_lifetimes::{BlockLifetimes, Change, Span};
 /// A forward and its backward.
 #[derive(Default)]
 struct Pass {
-    /// Bytes that leave before the first block may stay.
+    /// Bytes to move before the first block may stay.
     first_bytes: u64,
     moved_bytes: u64,
     stays: Vec<u32>,
     stays_bytes: u64,
-    /// On its way to the host; still there.
+    /// Blocks being copied to the host, still on the GPU.
     leaving: VecDeque<u32>,
-    /// On the host, with the event after which it was gone from the GPU.
+    /// Blocks on the host, with the event after which each left the GPU.
     gone: Vec<(u32, usize)>,
-    /// Back on the GPU.
+    /// Blocks that are back on the GPU.
     back: Vec<u32>,
     is_backward: bool,
 }
 
-/// Blocks that are offloaded.
+/// Offloaded blocks.
 pub(crate) struct Offloaded {
     pub change: Change,
-    /// Bytes that are copied to the host.
+    /// Bytes copied to the host.
     pub leaving: u64,
-    /// Bytes that are copied back: backward finds what leaves last still there.
+    /// Bytes copied back. Blocks still leaving when backward begins are on the GPU, and are not copied back.
     pub returning: u64,
 }
 
-/// The blocks of `is_kept` within a budget. What a forward makes first leaves, what it makes last stays; a part of the budget
-/// is for what is on its way.
+/// Offloads the blocks of `is_kept` within a budget.
+///
+/// The earliest blocks of a forward leave, the latest stay. Part of the budget is reserved for copies in flight.
 pub(crate) fn offloaded(lifetimes: &BlockLifetimes<'_>, is_kept: &[bool], budget: u64, largest: u64) -> Offloaded {
     let on_their_way = (budget / 2).max(2 * largest).min(budget);
     let totals = totals(lifetimes, is_kept);
@@ -43,7 +45,7 @@ pub(crate) fn offloaded(lifetimes: &BlockLifetimes<'_>, is_kept: &[bool], budget
     let mut pass = new_pass(totals.next());
     let mut change = Change::default();
     let mut moved_bytes = 0;
-    // Backward reads a block after the one before it is free.
+    // Backward reads a block after the previous one is free.
     let mut last_free = 0;
     for (at, event) in lifetimes.recording.events.iter().enumerate() {
         match *event {
@@ -94,7 +96,7 @@ impl Pass {
         }
     }
 
-    /// Loads what backward needs next, beside what it reads now: what was made last.
+    /// Loads the block that backward needs next, beside the one that it reads now: the latest made.
     fn reload(&mut self, lifetimes: &BlockLifetimes<'_>, most: u64, at: usize, change: &mut Change) {
         loop {
             let here = self.stays.iter().chain(&self.leaving).chain(&self.back);
@@ -120,13 +122,13 @@ impl Pass {
     }
 }
 
-/// A block that is not there between two events.
+/// Returns the lifetime of a block that is absent between two events.
 fn away(lifetimes: &BlockLifetimes<'_>, id: u32, until: usize, again: usize) -> (u32, Vec<Span>) {
     let Span { from, to } = lifetimes.spans[id as usize];
     (id, vec![Span { from, to: until }, Span { from: again.max(until), to }])
 }
 
-/// The bytes of the blocks of each pass. A pass is over when none of its blocks is there.
+/// Returns the bytes of each pass. A pass ends when none of its blocks is live.
 fn totals(lifetimes: &BlockLifetimes<'_>, is_kept: &[bool]) -> Vec<u64> {
     let mut totals = vec![0];
     let mut count = 0;
@@ -185,7 +187,8 @@ mod tests {
     #[test]
     fn a_pass_has_the_bytes_of_all_blocks_until_none_is_left() {
         use Event::{Allocate, Free};
-        // GIVEN a forward that keeps two blocks until its backward, one that keeps a single block, and a block of neither
+        // GIVEN a forward that keeps two blocks until its backward, one that keeps a single block, and a block outside
+        // both
         let events = vec![Allocate(0), Allocate(1), Free(1), Allocate(3), Free(0), Allocate(2), Free(2)];
         let recording = recording(&[3, 5, 7, 11], events);
         // THEN each pass has the sum of its blocks

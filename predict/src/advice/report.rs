@@ -1,4 +1,4 @@
-//! A piece of advice.
+//! Advice and its report.
 
 use std::cmp::Reverse;
 
@@ -6,36 +6,36 @@ use serde::Serialize;
 
 use crate::advice::cost::Cost;
 
-/// What to do.
+/// Kinds of advice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// Compute activations of modules again in backward.
+    /// Recompute activations of modules in backward.
     Checkpoint,
     /// Keep activations on the host between forward and backward.
     OffloadActivations,
-    /// Compute logits and their loss in pieces.
+    /// Compute the logits and their loss in pieces.
     ChunkedLoss,
-    /// Keep the optimizer's state on the host between its steps.
+    /// Keep the optimizer's state on the host between steps.
     OffloadOptimizerState,
-    /// Let go of gradients after each step.
+    /// Free gradients after each step.
     Gradients,
-    /// Another implementation of the optimizer.
+    /// Use another implementation of the optimizer.
     FusedOptimizer,
-    /// Smaller workspaces of cuBLAS.
+    /// Use smaller cuBLAS workspaces.
     Workspaces,
-    /// Other settings of PyTorch's allocator.
+    /// Use other settings of PyTorch's allocator.
     Settings,
-    /// Leave a device alone.
+    /// Avoid a context on another device.
     Context,
-    /// Let go of what piles up.
+    /// Free memory that accumulates.
     Leak,
-    /// One private pool for several CUDA graphs.
+    /// Share one private pool among several CUDA graphs.
     SharePool,
 }
 
 impl Kind {
-    /// What it says in a word or two.
+    /// Title of one or two words.
     pub fn title(self) -> &'static str {
         match self {
             Self::Checkpoint => "Checkpoint",
@@ -53,20 +53,20 @@ impl Kind {
     }
 }
 
-/// Which figure becomes smaller.
+/// Figure that the advice lowers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Figure {
-    /// What PyTorch's allocator has handed out at its peak.
+    /// Peak bytes allocated by PyTorch's allocator.
     Allocated,
-    /// What it has taken from the device at most.
+    /// Peak bytes that the allocator reserved from the device.
     Reserved,
-    /// What the process takes of another device, its context there included.
+    /// Bytes that the process uses on another device, including its context there.
     Used,
 }
 
 impl Figure {
-    /// Its name.
+    /// Name of the figure.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Allocated => "allocated",
@@ -76,51 +76,51 @@ impl Figure {
     }
 }
 
-/// Something to do, by itself.
+/// One piece of advice, measured without the others.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Advice {
-    /// What.
+    /// Kind of advice.
     pub kind: Kind,
-    /// Layers, a line, a variable of the environment.
+    /// Layers, a line, or an environment variable.
     #[serde(rename = "where")]
     pub place: String,
-    /// By how much `figure` falls at its most.
+    /// Bytes by which the peak of `figure` falls.
     pub saved_bytes: u64,
-    /// Which figure falls.
+    /// The figure that falls.
     pub figure: Figure,
-    /// What it then is at most.
+    /// Peak of the figure afterwards.
     pub bytes_after: u64,
-    /// What it costs.
+    /// Cost per step.
     #[serde(flatten)]
     pub cost: Cost,
     /// Code to paste.
     pub how: String,
-    /// The figures of the trace that it rests on.
+    /// Figures of the trace that support it.
     pub because: String,
 }
 
-/// Something that was tried and is not advised.
+/// Advice that was tried and rejected.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct RejectedAdvice {
-    /// What.
+    /// Kind of advice.
     pub kind: Kind,
-    /// Where.
+    /// Layers, a line, or an environment variable.
     #[serde(rename = "where")]
     pub place: String,
-    /// What came of it.
+    /// Reason for the rejection.
     pub because: String,
 }
 
-/// Pieces of advice carried out on one recording.
+/// Pieces of advice, replayed together on one recording.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Combination {
-    /// Which.
+    /// Kinds of the advice.
     pub kinds: Vec<Kind>,
-    /// By how much what is allocated falls at its most.
+    /// Bytes by which the allocated peak falls.
     pub saved_bytes: u64,
-    /// What it then is at most.
+    /// Allocated peak afterwards.
     pub bytes_after: u64,
-    /// What it costs.
+    /// Cost per step.
     #[serde(flatten)]
     pub cost: Cost,
 }
@@ -128,56 +128,58 @@ pub struct Combination {
 /// A batch that fits.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Batch {
-    /// How large it is, in hundredths of that of the run.
+    /// Size, in percent of the run's batch.
     pub percent: u64,
-    /// What is allocated at most with it.
+    /// Allocated peak with it.
     pub bytes_after: u64,
-    /// What may be.
+    /// Limit on the allocated peak.
     pub limit_bytes: u64,
 }
 
 impl Batch {
-    /// The largest batch that is considered: a run with a much larger one may take other paths.
+    /// Largest batch considered. A run with a much larger one may take other code paths.
     pub const MAX_PERCENT: u64 = 1600;
 }
 
-/// Steps in which the GPU has less to do than its host to launch it.
+/// Steps in which the GPU works for less time than the host needs to launch its work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct HostBoundStep {
-    /// How long one takes.
+    /// Duration of a step.
     pub step_ns: u64,
-    /// How long what it launches runs.
+    /// Duration of the GPU work that it launches.
     pub work_ns: u64,
 }
 
-/// All there is to say about a run.
+/// All advice for a run.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct AdviceReport {
-    /// The device.
+    /// Index of the device.
     pub device: i32,
-    /// What was allocated at the peak.
+    /// Peak bytes allocated.
     pub peak_bytes: u64,
-    /// What was reserved at most.
+    /// Peak bytes reserved.
     pub peak_reserved_bytes: u64,
-    /// What is to be allocated at most.
+    /// Requested limit on the allocated peak.
     pub target_bytes: Option<u64>,
-    /// What to do, best first; each by itself.
+    /// Advice, best first, each piece measured without the others.
     pub advice: Vec<Advice>,
-    /// What it gives together; `None`: fewer than two pieces go together.
+    /// Best combination; `None`: fewer than two pieces are compatible.
     pub together: Option<Combination>,
-    /// The pieces that reach the target together, at the least cost.
+    /// Cheapest combination that reaches the target.
     pub reaching: Option<Combination>,
-    /// What its median step is like if its GPU waits for its host: what a change costs a step is not known then.
+    /// Median step, if its GPU waits for the host. The cost of a change per step is then unknown.
     pub waits_for_host: Option<HostBoundStep>,
-    /// The largest batch that fits into the target, else into the device; `None`: the trace cannot say.
+    /// Largest batch that fits into the target, else into the device; `None`: the trace is not sufficient.
     pub batch: Option<Batch>,
-    /// What was tried and is not advised.
+    /// Advice that was tried and rejected.
     pub tried: Vec<RejectedAdvice>,
 }
 
 impl AdviceReport {
-    /// Sorts by choice: first what reaches the target by itself, the cheapest first; then what saves most, and of what saves
-    /// about as much the cheapest first.
+    /// Sorts the advice, best first.
+    ///
+    /// Advice that reaches the target without others comes first, cheapest first. The rest is sorted by saving, and
+    /// about equal savings by cost.
     pub(crate) fn sort(&mut self) {
         let target = self.target_bytes;
         let reaches = |advice: &Advice| {
@@ -197,7 +199,7 @@ impl AdviceReport {
     }
 }
 
-/// True if `bytes` is at least nine tenths of `most`.
+/// Returns true if `bytes` is at least nine tenths of `most`.
 pub(crate) fn is_about_as_much(bytes: u64, most: u64) -> bool {
     bytes >= most - most / 10
 }
@@ -206,7 +208,7 @@ pub(crate) fn is_about_as_much(bytes: u64, most: u64) -> bool {
 mod tests {
     use super::*;
 
-    /// Advice that saves so many bytes of 1,000 at a cost.
+    /// Advice that saves this many bytes of 1,000, at a cost.
     fn advice(kind: Kind, saved_bytes: u64, cost: Cost) -> Advice {
         let text = String::new;
         let bytes_after = 1000 - saved_bytes;
@@ -240,12 +242,12 @@ mod tests {
 
     #[test]
     fn of_what_saves_about_as_much_the_cheapest_comes_first() {
-        // GIVEN three changes that save about as much, and two that save less
-        // THEN the cheapest of the three comes first and the one of unknown cost last, AND less comes after more
+        // GIVEN three changes that save about the same, and two that save less
+        // THEN the cheapest of the three comes first, the one of unknown cost last, AND smaller savings follow
         let [least, most] = [Kind::Gradients, Kind::OffloadActivations];
         let expected = [Kind::Checkpoint, most, Kind::FusedOptimizer, Kind::ChunkedLoss, least];
         assert_eq!(sorted(None), expected);
-        // AND of those that reach a target the cheapest comes first, however much others save
+        // AND of those that reach a target the cheapest comes first, even if others save more
         let expected = [Kind::ChunkedLoss, Kind::Checkpoint, most, Kind::FusedOptimizer, least];
         assert_eq!(sorted(Some(600)), expected);
     }

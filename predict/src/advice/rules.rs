@@ -1,4 +1,4 @@
-//! The rules: each tries a change on the recording.
+//! Rules; each tries one change on the recording.
 
 pub(crate) mod activations;
 pub(crate) mod checkpoint;

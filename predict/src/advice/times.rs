@@ -1,4 +1,4 @@
-//! How long things take, as far as the trace says.
+//! Durations known from the trace.
 
 use crate::plan::Recording;
 use memlab_trace::{BlockLayer, GpuWorkView};
@@ -8,33 +8,35 @@ use crate::advice::cost::Cost;
 use crate::advice::modules::Modules;
 use crate::advice::report::HostBoundStep;
 
-/// Measured times; none if GPU times were not recorded. They are those of the GPU, and a step's as long as the GPU is what
-/// it waits for.
+/// Measured GPU times; empty if none were recorded. They are step times only while a step waits for the GPU.
 pub(crate) struct Times {
     work: Option<GpuWorkView>,
     waits: Option<HostBoundStep>,
-    /// What the link between the device and the host carries in one direction.
+    /// Bandwidth of the link between device and host in one direction.
     link_bytes_per_second: Option<u64>,
-    /// The steps whose GPU time is known in full, and that time. The recording may hold parts of other steps, too.
+    /// Steps with complete GPU times, and the total of these times.
+    ///
+    /// The recording may also contain parts of other steps.
     steps: u64,
     of_steps_ns: u64,
-    /// All steps.
+    /// Number of all steps.
     all_steps: u64,
 }
 
-/// The share of a pass's time that `memlab.offload_activations` is planned to fill with copies.
+/// Share of a pass's time that `memlab.offload_activations` plans to fill with copies.
 const COPY_TIME_PERCENT: u128 = 80;
 
-/// Of what a link carries: packets with 256 bytes of data have 24 of framing, address and checksum (PCI Express, gen 3 to 5).
+/// Payload and size of a packet: 256 bytes of data have 24 bytes of framing, address and checksum (PCI Express, gen 3
+/// to 5).
 const PACKET_DATA_BYTES: u64 = 256;
 const PACKET_BYTES: u64 = 256 + 24;
 
-/// What the link carries in one direction while a step computes.
+/// Bytes that the link carries in one direction while a step computes.
 #[derive(Clone, Copy)]
 pub(crate) struct LinkCapacity {
-    /// To the host, beside the forwards.
+    /// To the host, during the forwards.
     pub leaving: u64,
-    /// Back, beside their backwards.
+    /// Back, during their backwards.
     pub returning: u64,
 }
 
@@ -54,12 +56,14 @@ impl Times {
         }
     }
 
-    /// The steps whose GPU waits for its host, if they do. What the GPU takes for a change then says nothing about a step.
+    /// Returns the median step if its GPU waits for the host.
+    ///
+    /// The GPU time of a change then does not predict the step time.
     pub fn host_bound_step(&self) -> Option<HostBoundStep> {
         self.waits
     }
 
-    /// What a change costs that takes the GPU so long in a step.
+    /// Returns the cost of a change from its GPU time per step.
     pub fn cost(&self, gpu_ns: Option<u64>) -> Cost {
         Cost { cost_ns: gpu_ns.filter(|_| self.waits.is_none()), gpu_ns }
     }
@@ -76,7 +80,7 @@ impl Times {
         })
     }
 
-    /// How long the GPU waits in a step that copies bytes to the host and bytes back, for what the link cannot hide.
+    /// Returns the time per step that the GPU waits for copies to the host and back that the link cannot hide.
     pub fn waiting_for(&self, leaving: u64, returning: u64) -> Option<u64> {
         let capacity = self.link_capacity()?;
         let bytes = leaving.saturating_sub(capacity.leaving) + returning.saturating_sub(capacity.returning);
@@ -84,7 +88,7 @@ impl Times {
         Some(u64::try_from(waited).unwrap_or(u64::MAX))
     }
 
-    /// How long a forward of each module takes, in nanoseconds.
+    /// Returns the duration of a forward of each module, in nanoseconds.
     pub fn forwards(&self, modules: &Modules, depth: usize) -> Option<Vec<u64>> {
         let work = self.work.as_ref()?;
         let mut times = vec![0_u64; modules.list.len()];
@@ -102,14 +106,14 @@ impl Times {
         Some(each.collect())
     }
 
-    /// How long the forwards of a layer, without those inside it, take in a step.
+    /// Returns the duration per step of a layer's forwards, without inner layers.
     pub fn forward_of_a_step(&self, layer: &BlockLayer) -> Option<u64> {
         let layers = &self.work.as_ref()?.layers;
         let row = layers.iter().find(|row| (row.root, &row.name) == (layer.root, &layer.name))?;
         Some(self.of_a_step(row.totals.nanoseconds.saturating_sub(row.backward_nanoseconds)))
     }
 
-    /// A step's part of what was recorded.
+    /// Converts a recorded total to a per-step figure.
     pub fn of_a_step(&self, nanoseconds: u64) -> u64 {
         let recorded = self.work.as_ref().map_or(0, |work| work.total.nanoseconds);
         if self.of_steps_ns == 0 || recorded == 0 {
@@ -119,7 +123,7 @@ impl Times {
         u64::try_from(of_steps).unwrap_or(u64::MAX) / self.steps
     }
 
-    /// How long it takes to copy bytes to pageable host memory and back, by the copies of the run.
+    /// Returns the duration of copying bytes to pageable host memory and back, estimated from the run's copies.
     pub fn pageable_round_trip(&self, bytes: u64) -> Option<u64> {
         Some(self.copied("device", "pageable", bytes)? + self.copied("pageable", "device", bytes)?)
     }
@@ -127,17 +131,19 @@ impl Times {
     fn copied(&self, from: &str, to: &str, bytes: u64) -> Option<u64> {
         let name = format!("copy {from} to {to}");
         let copies = self.work.as_ref()?.kernels.iter().find(|kernel| *kernel.name == *name)?.totals;
-        // Small copies take as long as their start.
+        // Latency dominates small copies.
         let is_telling = copies.calls > 0 && copies.bytes / copies.calls >= MIN_MEASURED_COPY_BYTES;
         let nanoseconds = u128::from(bytes) * u128::from(copies.nanoseconds) / u128::from(copies.bytes.max(1));
         is_telling.then(|| u64::try_from(nanoseconds).unwrap_or(u64::MAX))
     }
 }
 
-/// A GPU waits for its host if steps take more than so many percent of their work's time. (Short waits are for copies.)
+/// The GPU waits for its host if steps take more than this percentage of their work's time.
+///
+/// Shorter waits are for copies.
 const HOST_BOUND_PERCENT: u64 = 130;
 
-/// The median step, if its GPU waits for its host.
+/// Returns the median step if its GPU waits for its host.
 fn host_bound_step(recording: &Recording) -> Option<HostBoundStep> {
     let ends: FxHashMap<u64, u64> = recording.model.steps().iter().map(|step| (step.index, step.end_time)).collect();
     let work = recording.model.step_work(recording.device);
@@ -155,7 +161,7 @@ fn host_bound_step(recording: &Recording) -> Option<HostBoundStep> {
     steps.into_iter().nth(middle).filter(|median| median.step_ns > median.work_ns / 100 * HOST_BOUND_PERCENT)
 }
 
-/// Of a second.
+/// Nanoseconds per second.
 const NANOSECONDS: u128 = 1_000_000_000;
 
 const MIN_MEASURED_COPY_BYTES: u64 = 1 << 20;

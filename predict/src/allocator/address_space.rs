@@ -1,14 +1,17 @@
-//! The addresses that NVIDIA's driver gives memory. Up to version 2.12, PyTorch's allocator takes free blocks of equal size in the
-//! order of their addresses, so this is part of what a card is.
+//! Model of the addresses that NVIDIA's driver assigns.
+//!
+//! Up to version 2.12, PyTorch's allocator takes free blocks of equal size in the order of their addresses, so
+//! addresses are part of a card's model.
 
 use std::collections::BTreeMap;
 
-/// The driver takes address space from the system in multiples of this (seen on an H100, driver 580).
+/// The driver takes address space from the system in multiples of this (observed on an H100, driver 580).
 const CHUNK: u64 = 32 << 20;
 
-/// Address space of a process: taken in chunks of 32 MiB or more, each in the highest gap, as Linux gives it. A piece of memory gets
-/// the lowest gap in the chunks of its device that is large enough, or else a chunk of its own, whose rest others can have.
+/// Address space of a process, taken in chunks of 32 MiB or more, each in the highest gap, as Linux assigns it.
 ///
+/// A piece of memory gets the lowest gap that is large enough in the chunks of its device. Without such a gap, it gets
+/// a new chunk, and later pieces can use the rest of that chunk.
 /// ```
 /// use memlab_predict::allocator::AddressSpace;
 ///
@@ -21,7 +24,7 @@ const CHUNK: u64 = 32 << 20;
 pub struct AddressSpace {
     begin: u64,
     end: u64,
-    /// By their beginning.
+    /// By first address.
     chunks: BTreeMap<u64, Chunk>,
 }
 
@@ -29,7 +32,7 @@ pub struct AddressSpace {
 struct Chunk {
     bytes: u64,
     device: usize,
-    /// Pieces in use, by their beginning, with their bytes.
+    /// Pieces in use: bytes by first address.
     taken: BTreeMap<u64, u64>,
     free_bytes: u64,
 }
@@ -54,12 +57,12 @@ impl Chunk {
 }
 
 impl AddressSpace {
-    /// The address space from `begin` to `end`.
+    /// Returns the address space from `begin` to `end`.
     pub const fn new(begin: u64, end: u64) -> AddressSpace {
         AddressSpace { begin, end, chunks: BTreeMap::new() }
     }
 
-    /// Addresses for `bytes` of a device. `None` if no gap is large enough.
+    /// Returns the address of `bytes` for a device, or `None` if no gap is large enough.
     pub fn take(&mut self, device: usize, bytes: u64) -> Option<u64> {
         let of_device = self.chunks.iter_mut().filter(|(_, chunk)| chunk.device == device && chunk.free_bytes >= bytes);
         for (&begin, chunk) in of_device {
@@ -75,7 +78,7 @@ impl AddressSpace {
         Some(begin)
     }
 
-    /// The beginning of the highest `bytes` that are in no chunk.
+    /// Returns the start of the highest `bytes` outside all chunks.
     fn highest_gap(&self, bytes: u64) -> Option<u64> {
         let mut end = self.end;
         for (&begin, chunk) in self.chunks.iter().rev() {
@@ -87,7 +90,7 @@ impl AddressSpace {
         end.checked_sub(bytes).filter(|&address| address >= self.begin)
     }
 
-    /// Ends the use of what was taken at `address`, and returns its bytes. `None` if nothing was.
+    /// Releases the piece at `address` and returns its bytes, or `None` if it is not in use.
     pub fn give_back(&mut self, address: u64) -> Option<u64> {
         let (&begin, chunk) = self.chunks.range_mut(..=address).next_back()?;
         let bytes = chunk.taken.remove(&address)?;
@@ -110,15 +113,15 @@ mod tests {
         // GIVEN pieces of 20, 2 and 64 MiB
         let mut space = AddressSpace::new(0, 1 << 40);
         let [first, second, large] = [20, 2, 64].map(|size| space.take(0, size * MIB).unwrap());
-        // THEN the second is in the chunk of the first, and the third in one of its own, below
+        // THEN the second is in the chunk of the first, and the third in a new chunk below
         assert_eq!((second, large), (first + 20 * MIB, first - 64 * MIB));
         // WHEN the first is given back
         assert_eq!(space.give_back(first), Some(20 * MIB));
         assert_eq!(space.give_back(first), None);
-        // THEN its gap is taken by what fits, from below
+        // THEN pieces that fit take its gap, from below
         assert_eq!(space.take(0, 24 * MIB), Some(large - 32 * MIB), "too large for the gap");
         assert_eq!([11, 9].map(|size| space.take(0, size * MIB)), [Some(first), Some(first + 11 * MIB)]);
-        // AND a chunk that is empty is given back
+        // AND an empty chunk is given back
         assert_eq!(space.give_back(large), Some(64 * MIB));
         assert_eq!(space.take(0, 40 * MIB), Some(large));
     }

@@ -1,24 +1,24 @@
-//! Blocks, in the order of their addresses within a segment.
+//! Blocks of a segment, in the order of their addresses.
 
-/// The number of a block in [`Blocks`].
+/// Index of a block in [`Blocks`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BlockId(u32);
 
 impl BlockId {
     pub const NONE: BlockId = BlockId(u32::MAX);
 
-    /// `None` for [`BlockId::NONE`].
+    /// Returns `None` for [`BlockId::NONE`].
     pub fn some(self) -> Option<BlockId> {
         (self != BlockId::NONE).then_some(self)
     }
 }
 
-/// What a block is used for.
+/// Use of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Use {
-    /// Nothing: it can be handed out or merged.
+    /// Unused: it can be handed out or merged.
     Free,
-    /// A tensor.
+    /// Holds a tensor.
     Allocated,
     /// The tensor is gone, but other streams may still use the memory.
     Pending,
@@ -29,18 +29,18 @@ pub(crate) struct Block {
     pub address: u64,
     pub size: u64,
     pub requested: u64,
-    /// The pool and stream that it belongs to: index of a `StreamPool`.
+    /// Pool and stream of the block: index of a `StreamPool`.
     pub stream_pool: u32,
     pub previous: BlockId,
     pub next: BlockId,
-    /// The address of the expandable segment that it is part of.
+    /// Address of the expandable segment that contains it.
     pub expandable: Option<u64>,
-    /// When its segment was taken from the card: a number that counts up.
+    /// Serial number of its segment, counted as segments are taken from the card.
     pub segment_age: u32,
     pub used: Use,
     /// False for the part of an expandable segment without memory.
     pub is_mapped: bool,
-    /// How often its pool had been searched when it became free.
+    /// Number of searches of its pool before it became free.
     pub searches_before: u64,
 }
 
@@ -61,13 +61,13 @@ impl Block {
         }
     }
 
-    /// Whether its segment has other blocks.
+    /// Returns true if its segment has other blocks.
     pub fn is_split(&self) -> bool {
         self.previous != BlockId::NONE || self.next != BlockId::NONE
     }
 }
 
-/// All blocks. Numbers of removed blocks are used again.
+/// All blocks. Indices of removed blocks are reused.
 #[derive(Default, Debug)]
 pub(crate) struct Blocks {
     blocks: Vec<Block>,
@@ -102,7 +102,7 @@ impl Blocks {
         }
     }
 
-    /// Adds a block between a block and the one after it.
+    /// Adds a block after `previous`.
     pub fn add_after(&mut self, previous: BlockId, block: Block) -> BlockId {
         let next = self[previous].next;
         let id = self.add(Block { previous, next, ..block });
@@ -113,7 +113,7 @@ impl Blocks {
         id
     }
 
-    /// Adds a block between a block and the one before it.
+    /// Adds a block before `next`.
     pub fn add_before(&mut self, next: BlockId, block: Block) -> BlockId {
         let previous = self[next].previous;
         let id = self.add(Block { previous, next, ..block });
@@ -124,7 +124,7 @@ impl Blocks {
         id
     }
 
-    /// Joins a block with a neighbour, which is removed.
+    /// Merges a neighbour into a block and removes the neighbour.
     pub fn absorb(&mut self, block: BlockId, neighbour: BlockId) {
         let Block { address, size, previous, next, .. } = self[neighbour];
         self[block].size += size;

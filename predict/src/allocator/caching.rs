@@ -1,4 +1,4 @@
-//! The allocator, one request at a time.
+//! Allocator that handles one request at a time.
 
 mod expandable;
 mod find;
@@ -13,12 +13,12 @@ use crate::allocator::settings::Settings;
 use crate::allocator::sizes::SMALL_ALLOCATION;
 use state::AllocatorState;
 
-/// What a block of a segment is used for.
+/// Use of a block of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockState {
-    /// Nothing (`inactive`).
+    /// Unused (`inactive`).
     Free,
-    /// A tensor (`active_allocated`).
+    /// Holds a tensor (`active_allocated`).
     Allocated,
     /// The tensor is gone, but other streams may still use the memory (`active_pending_free`).
     Pending,
@@ -27,24 +27,24 @@ pub enum BlockState {
 /// A block of a segment, as in `torch.cuda.memory_snapshot()`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentBlock {
-    /// Bytes.
+    /// Bytes of the block.
     pub size: u64,
-    /// Bytes that were asked for; 0 if the block is free.
+    /// Requested bytes; 0 if the block is free.
     pub requested: u64,
-    /// What it is used for.
+    /// Use of the block.
     pub state: BlockState,
 }
 
-/// A segment: memory in one piece from the card, or an adjacent part of an expandable segment.
+/// A segment: contiguous memory from the card, or an adjacent part of an expandable segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SegmentState {
-    /// Where it begins in the model's address space.
+    /// Start in the model's address space.
     pub address: u64,
-    /// Whose requests it serves.
+    /// Stream and pool whose requests it serves.
     pub place: PoolKey,
-    /// Whether it serves requests of at most 1 MiB.
+    /// True if it serves requests of at most 1 MiB.
     pub is_small: bool,
-    /// Whether it is part of an expandable segment.
+    /// True if it is part of an expandable segment.
     pub is_expandable: bool,
     /// Its blocks, in the order of their addresses.
     pub blocks: Vec<SegmentBlock>,
@@ -65,25 +65,25 @@ pub struct SegmentState {
 #[derive(Debug)]
 pub struct Allocator {
     state: AllocatorState,
-    /// The first stream pool of each place.
+    /// First stream pool of each place.
     places: Vec<u32>,
-    /// The block of each id.
+    /// Block of each id.
     blocks: Vec<BlockId>,
 }
 
 impl Allocator {
-    /// An allocator that has nothing yet.
+    /// Returns an allocator without memory.
     pub fn new(settings: Settings, card: Card) -> Allocator {
         Allocator { state: AllocatorState::new(settings, card), places: Vec::new(), blocks: Vec::new() }
     }
 
-    /// Makes a place known: its index for requests.
+    /// Registers a place and returns its index for requests.
     pub fn place(&mut self, place: PoolKey) -> u16 {
         self.places.push(self.state.add_stream_pools(place));
         self.places.len() as u16 - 1
     }
 
-    /// An allocator that knows the places and ids of these requests.
+    /// Returns an allocator with the places and ids of these requests.
     pub fn for_requests(requests: &Requests, settings: Settings, card: Card) -> Allocator {
         let mut allocator = Allocator::new(settings, card);
         for place in &requests.places {
@@ -97,7 +97,7 @@ impl Allocator {
     ///
     /// # Errors
     ///
-    /// If the card has no room for it. What was unused has gone back to the card then, and the id has no memory.
+    /// If the card has no room for it. Unused memory has gone back to the card by then, and the id has no memory.
     pub fn apply(&mut self, request: Request) -> Result<(), OutOfMemory> {
         match request {
             Request::Allocate { id, place, size } => return self.allocate(id, place, size),
@@ -114,7 +114,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Memory of `size` bytes, to be named `id` from now on. See [`Allocator::apply`].
+    /// Allocates `size` bytes as `id`. See [`Allocator::apply`].
     ///
     /// # Errors
     ///
@@ -141,7 +141,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// A block of a new or grown segment. If the card is full, memory that is unused goes back to it first.
+    /// Takes a block from a new or grown segment. If the card is full, gives unused memory back first.
     fn take_from_card(&mut self, stream_pool: u32, size: u64) -> Option<BlockId> {
         let state = &mut self.state;
         if state.collects_garbage() {
@@ -160,7 +160,7 @@ impl Allocator {
         new_block(state, stream_pool, size)
     }
 
-    /// The tensor is gone, and its memory can be reused.
+    /// Frees the block of a tensor for reuse.
     fn free(&mut self, id: u32) {
         if let Some(block) = self.take(id) {
             self.state.end_allocation(block);
@@ -175,7 +175,7 @@ impl Allocator {
         }
     }
 
-    /// The memory may be free already: a full card waits for other streams.
+    /// Completes a free. The memory may already be free, because a full card waits for other streams.
     fn complete_free(&mut self, id: u32) {
         if let Some(position) = self.state.pending.iter().position(|(pending, _)| *pending == id) {
             let (_, block) = self.state.pending.remove(position);
@@ -183,23 +183,25 @@ impl Allocator {
         }
     }
 
-    /// The block of an id, which has none from now on.
+    /// Removes the block from an id and returns it.
     fn take(&mut self, id: u32) -> Option<BlockId> {
         self.blocks.get_mut(id as usize).and_then(|block| std::mem::replace(block, BlockId::NONE).some())
     }
 
-    /// Bytes of the block of an id; `None`: it has none. A block may be larger than the request, where PyTorch does not split it.
+    /// Returns the bytes of an id's block, or `None`.
+    ///
+    /// A block that PyTorch does not split may be larger than the request.
     pub fn block_size(&self, id: u32) -> Option<u64> {
         let block = self.blocks.get(id as usize)?.some()?;
         Some(self.state.blocks[block].size)
     }
 
-    /// The counters now.
+    /// Returns the current counters.
     pub fn counters(&self) -> &Counters {
         &self.state.counters
     }
 
-    /// All segments, in the order of their addresses.
+    /// Returns all segments, in the order of their addresses.
     pub fn segments(&self) -> Vec<SegmentState> {
         let state = &self.state;
         let held =
@@ -240,7 +242,7 @@ impl Allocator {
     }
 }
 
-/// A block of a new segment, or of an expandable segment that has grown (`alloc_block`). It is not among the free ones.
+/// Takes a block from a new segment or a grown expandable segment (`alloc_block`). It is not in the free blocks.
 fn new_block(state: &mut AllocatorState, stream_pool: u32, size: u64) -> Option<BlockId> {
     let segment = state.settings.segment_size(size);
     if state.counters.reserved.current.saturating_add(segment) > state.allowed {

@@ -1,4 +1,4 @@
-//! The card: how much memory it has, and at which addresses it hands it out.
+//! Model of the card: its memory size, and the addresses at which it hands memory out.
 
 use std::collections::BTreeMap;
 
@@ -6,24 +6,24 @@ use crate::allocator::address_space::AddressSpace;
 use crate::allocator::sizes::{ROUND_LARGE, round_up};
 use crate::splitmix::{STEP, splitmix64};
 
-/// At which addresses a card hands its memory out.
+/// Addresses at which a card hands out memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Placement {
-    /// As NVIDIA's driver does as long as nobody else asks it for memory: see [`AddressSpace`].
+    /// As NVIDIA's driver does while nobody else requests memory from it: see [`AddressSpace`].
     #[default]
     LikeNvidia,
-    /// Anywhere: kernels that are loaded meanwhile, and other libraries, have addresses too. Equal seeds give equal addresses.
+    /// Anywhere: kernels loaded meanwhile and other libraries also occupy addresses. Equal seeds give equal addresses.
     Scattered(u64),
 }
 
 /// A card as a process sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Card {
-    /// All its memory, in bytes: what `per_process_memory_fraction` and the address space of expandable segments depend on.
+    /// Total bytes. `per_process_memory_fraction` and the address space of expandable segments depend on them.
     pub total: u64,
-    /// What is left for the allocator after the context, libraries and other processes, in bytes.
+    /// Bytes left for the allocator after the context, libraries and other processes.
     pub available: u64,
-    /// At which addresses.
+    /// Placement of segments.
     pub placement: Placement,
 }
 
@@ -31,19 +31,19 @@ impl Card {
     /// A card that is never full.
     pub const UNLIMITED: Card = Card { total: 1 << 46, available: u64::MAX >> 1, placement: Placement::LikeNvidia };
 
-    /// A card of which `available` bytes are left for the allocator.
+    /// Returns a card with `available` bytes left for the allocator.
     pub fn with_available(total: u64, available: u64) -> Card {
         Card { total, available, placement: Placement::LikeNvidia }
     }
 
-    /// The same card with other addresses.
+    /// Returns the same card with another placement.
     #[must_use]
     pub fn placing(self, placement: Placement) -> Card {
         Card { placement, ..self }
     }
 }
 
-/// The card's memory while a sequence runs.
+/// Memory of the card during a replay.
 #[derive(Debug)]
 pub(crate) struct CardMemory {
     card: Card,
@@ -73,7 +73,7 @@ impl CardMemory {
         self.card.total
     }
 
-    /// Takes physical memory; false if there is not enough.
+    /// Takes physical memory; returns false if too little is left.
     pub fn take(&mut self, size: u64) -> bool {
         let size = round_up(size, ROUND_LARGE) as i64;
         let fits = self.taken.saturating_add(size) <= i64::try_from(self.card.available).unwrap_or(i64::MAX);
@@ -87,12 +87,12 @@ impl CardMemory {
         self.taken -= round_up(size, ROUND_LARGE) as i64;
     }
 
-    /// Memory that others take or give back. They may take more than there is: then nothing is left.
+    /// Records memory that others take or give back. If they exceed the card, nothing is left.
     pub fn change_outside(&mut self, change: i64) {
         self.taken = self.taken.saturating_add(change);
     }
 
-    /// Address space for a segment; `None` if there is none.
+    /// Returns address space for a segment, or `None` if it is exhausted.
     pub fn address(&mut self, size: u64) -> Option<u64> {
         let size = round_up(size, ROUND_LARGE);
         match &mut self.addresses {
@@ -109,17 +109,17 @@ impl CardMemory {
     }
 }
 
-/// Segments anywhere, which do not overlap.
+/// Segments at scattered addresses that do not overlap.
 #[derive(Debug, Default)]
 struct Scattered {
     seed: u64,
-    /// How many segments were placed.
+    /// Number of segments placed.
     placed: u64,
-    /// Address ranges by their beginning, with their lengths.
+    /// Address ranges: lengths by first address.
     ranges: BTreeMap<u64, u64>,
 }
 
-/// Segments that are scattered lie so far from each other, or closer if there are very many.
+/// Distance between scattered segments; they are closer if their number exceeds the places.
 const SCATTER_DISTANCE: u64 = 1 << 40;
 const SCATTER_PLACES: u64 = 1 << 22;
 
@@ -127,7 +127,7 @@ impl Scattered {
     fn take(&mut self, size: u64) -> u64 {
         self.placed += 1;
         let from = LOWEST_ADDRESS + scattered(self.seed, self.placed) % SCATTER_PLACES * SCATTER_DISTANCE;
-        // A range that begins below may reach beyond.
+        // A range that starts below may reach beyond.
         let mut address = self.ranges.range(..from).next_back().map_or(from, |(begin, taken)| from.max(begin + taken));
         for (&begin, &taken) in self.ranges.range(from..) {
             if begin - address >= size {
@@ -140,7 +140,7 @@ impl Scattered {
     }
 }
 
-/// A number that looks random, the same for the same arguments.
+/// Returns a pseudorandom number, equal for equal arguments.
 fn scattered(seed: u64, index: u64) -> u64 {
     splitmix64((seed << 32 | index).wrapping_mul(STEP))
 }
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn memory_is_taken_in_whole_pages_up_to_the_end() {
         let mut card = CardMemory::new(Card::with_available(8 * MIB, 5 * MIB));
-        assert!(card.take(3 * MIB)); // Takes 4.
+        assert!(card.take(3 * MIB)); // Takes 4 MiB.
         assert!(!card.take(2 * MIB));
         card.change_outside(-(MIB as i64));
         assert!(card.take(2 * MIB));

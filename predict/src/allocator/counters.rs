@@ -1,11 +1,11 @@
-//! The allocator's counters, named as in `torch.cuda.memory_stats()`.
+//! Counters of the allocator, named as in `torch.cuda.memory_stats()`.
 
 /// A figure with its peak.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counter {
-    /// Now.
+    /// Current value.
     pub current: u64,
-    /// The most since the start.
+    /// Largest value since the start.
     pub peak: u64,
 }
 
@@ -25,18 +25,18 @@ impl Counter {
 pub struct Counters {
     /// Bytes of blocks that hold tensors (`allocated_bytes`).
     pub allocated: Counter,
-    /// These and the blocks that other streams still use (`active_bytes`).
+    /// Bytes of `allocated`, and of blocks that other streams still use (`active_bytes`).
     pub active: Counter,
-    /// Bytes that were asked for, of active blocks (`requested_bytes`).
+    /// Requested bytes of active blocks (`requested_bytes`).
     pub requested: Counter,
     /// Bytes taken from the card (`reserved_bytes`).
     pub reserved: Counter,
-    /// Free blocks of segments that also hold others (`inactive_split_bytes`). Expandable segments do not count.
+    /// Free blocks in segments that also hold other blocks (`inactive_split_bytes`). Expandable segments do not count.
     pub inactive_split: Counter,
-    /// How often unused segments were given back because the card was full (`num_alloc_retries`).
+    /// Number of times that unused segments were given back because the card was full (`num_alloc_retries`).
     pub retries: u64,
-    /// Segments taken from the card, or extended (`num_device_alloc`).
+    /// Number of segments taken from the card, or extended (`num_device_alloc`).
     pub device_allocations: u64,
-    /// Segments given back, or shortened (`num_device_free`).
+    /// Number of segments given back, or shortened (`num_device_free`).
     pub device_frees: u64,
 }

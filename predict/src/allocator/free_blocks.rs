@@ -1,28 +1,28 @@
-//! The free blocks of one pool and stream, in the order in which they are preferred: the search for the best fit.
+//! Free blocks of one pool and stream, in order of preference: the search for the best fit.
 //!
-//! Most of a replay's time is spent here. Blocks are kept in bins of sizes, eight between two powers of two, each sorted. The
-//! bin of a request and the next that is not empty are found by bits, so that a search looks into one short list, mostly.
+//! A replay spends most of its time here. Blocks are in sorted bins by size, eight between two powers of two. Bit
+//! operations find the bin of a request and the next non-empty one, so a search usually reads one short list.
 
 use std::collections::VecDeque;
 
 use crate::allocator::blocks::BlockId;
 use crate::allocator::sizes::MIN_BLOCK;
 
-/// Bins of the sizes of one unit ([`MIN_BLOCK`]) to seven.
+/// Bins for sizes of one unit ([`MIN_BLOCK`]) to seven.
 const FIRST_BINS: usize = 8;
 const BINS_PER_POWER: usize = 8;
 const BINS: usize = FIRST_BINS + (64 - 3 - 9) * BINS_PER_POWER;
 
-/// What free blocks are ordered by.
+/// Sort key of free blocks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Key {
     pub size: u64,
-    /// When its segment was taken from the card, or 0 for all where that does not count.
+    /// Serial number of its segment, or 0 for all where age does not count.
     pub segment_age: u32,
     pub address: u64,
 }
 
-/// A place in the order.
+/// A position in the order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Cursor {
     bin: usize,
@@ -31,9 +31,9 @@ pub(crate) struct Cursor {
 
 #[derive(Debug)]
 pub(crate) struct FreeBlocks {
-    /// Deques, because the memory of a forward becomes free at one end in backward.
+    /// Deques, because backward frees the memory of a forward at one end.
     bins: Vec<VecDeque<(Key, BlockId)>>,
-    /// One bit for each bin that has blocks.
+    /// One bit for each non-empty bin.
     occupied: [u64; BINS.div_ceil(64)],
 }
 
@@ -82,7 +82,7 @@ impl FreeBlocks {
         }
     }
 
-    /// The first block of at least this size.
+    /// Returns the first block of at least this size.
     pub fn best_fit(&self, size: u64) -> Option<Cursor> {
         let bin = bin_of(size);
         let position = self.bins[bin].partition_point(|(key, _)| key.size < size);
@@ -92,7 +92,7 @@ impl FreeBlocks {
         self.first_from(bin + 1)
     }
 
-    /// The block after this one.
+    /// Returns the next block.
     pub fn after(&self, Cursor { bin, position }: Cursor) -> Option<Cursor> {
         if position + 1 < self.bins[bin].len() {
             return Some(Cursor { bin, position: position + 1 });
@@ -104,7 +104,7 @@ impl FreeBlocks {
         self.bins[bin][position].1
     }
 
-    /// All blocks, in order.
+    /// Iterates over all blocks, in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = BlockId> + '_ {
         self.bins.iter().flatten().map(|(_, block)| *block)
     }
@@ -130,7 +130,7 @@ mod tests {
     use crate::allocator::blocks::{Block, Blocks};
 
     proptest! {
-        /// The order of a sorted set, whatever is put in and taken out.
+        /// Checks that insertions and removals keep the order of a sorted set.
         #[test]
         fn as_a_sorted_set(steps in prop::collection::vec((1u64..1 << 27, 0u64..8, any::<bool>()), 1..200)) {
             let mut blocks = Blocks::default();

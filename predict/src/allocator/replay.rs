@@ -1,4 +1,4 @@
-//! A whole sequence of requests.
+//! Replay of a sequence of requests.
 
 use crate::allocator::caching::Allocator;
 use crate::allocator::card::Card;
@@ -6,39 +6,39 @@ use crate::allocator::counters::Counters;
 use crate::allocator::request::{OutOfMemory, Requests};
 use crate::allocator::settings::Settings;
 
-/// How a sequence ended.
+/// Outcome of a sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// All requests were carried out.
     Fits,
-    /// The card had no room for a request, which was the last.
+    /// The card had no room for a request, and the replay stopped there.
     OutOfMemory {
-        /// The request's index.
+        /// Index of the request.
         at: usize,
-        /// What there was no room for.
+        /// The failed request.
         error: OutOfMemory,
     },
 }
 
-/// What came of a sequence.
+/// Result of a sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct Replayed {
-    /// How it ended.
+    /// Outcome of the replay.
     pub outcome: Outcome,
-    /// The counters at the end.
+    /// Final counters.
     pub counters: Counters,
-    /// The index of the request at which most was allocated.
+    /// Index of the request at the allocated peak.
     pub peak_at: usize,
 }
 
 impl Replayed {
-    /// Whether all requests were carried out.
+    /// Returns true if all requests were carried out.
     pub fn fits(&self) -> bool {
         self.outcome == Outcome::Fits
     }
 }
 
-/// Carries out the requests on an allocator that has nothing, until the card has no room.
+/// Carries out the requests on an empty allocator, until the card has no room.
 ///
 /// ```
 /// use memlab_predict::allocator::{Card, PoolKey, Request, Requests, Settings, replay};

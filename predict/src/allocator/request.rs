@@ -1,53 +1,53 @@
-//! What is asked of the allocator.
+//! Requests to the allocator.
 
 use std::fmt;
 
-/// Where a request belongs: its stream, and the private pool of a CUDA graph or `MemPool`. Memory is never reused across places.
+/// Stream of a request, and the private pool of a CUDA graph or `MemPool`. Memory is never reused across places.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
 pub struct PoolKey {
-    /// The stream's handle; 0 is the default stream.
+    /// Handle of the stream; 0 is the default stream.
     pub stream: u64,
-    /// The private pool's id; `(0, 0)` is the common pool.
+    /// Id of the private pool; `(0, 0)` is the common pool.
     pub pool: (u64, u64),
 }
 
 /// One request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Request {
-    /// Memory for one tensor.
+    /// Allocates memory for one tensor.
     Allocate {
-        /// Names it in later requests: a number below [`Requests::ids`], used once.
+        /// Name in later requests: a number below [`Requests::ids`], used once.
         id: u32,
         /// Index in [`Requests::places`].
         place: u16,
-        /// Bytes that are asked for, before rounding.
+        /// Requested bytes, before rounding.
         size: u64,
     },
     /// The tensor is gone, and no other stream uses its memory.
     Free {
-        /// What was allocated.
+        /// Id of the allocation.
         id: u32,
     },
     /// The tensor is gone, but another stream may still use its memory (`record_stream`).
     FreeRequested {
-        /// What was allocated.
+        /// Id of the allocation.
         id: u32,
     },
-    /// The other streams have finished: the memory can be reused.
+    /// The other streams have finished, and the memory can be reused.
     FreeCompleted {
-        /// What was allocated.
+        /// Id of the allocation.
         id: u32,
     },
     /// `torch.cuda.empty_cache()`.
     EmptyCache,
-    /// The last graph or `MemPool` of a private pool is gone: its unused segments can go back to the card.
+    /// The last graph or `MemPool` of a private pool is gone, and its unused segments can go back to the card.
     ReleasePool {
         /// Index in [`Requests::places`] of a place in the pool.
         place: u16,
     },
-    /// Memory of the card that others take (or give back, if negative): libraries, other processes.
+    /// Libraries or other processes take memory of the card, or give it back if negative.
     Outside {
-        /// Bytes.
+        /// Change in bytes.
         change: i64,
     },
 }
@@ -55,24 +55,24 @@ pub enum Request {
 /// A sequence of requests.
 #[derive(Clone, Default, Debug)]
 pub struct Requests {
-    /// The places that requests name by index.
+    /// Places that requests name by index.
     pub places: Vec<PoolKey>,
-    /// The requests, in order.
+    /// Requests, in order.
     pub requests: Vec<Request>,
     /// One more than the largest id.
     pub ids: u32,
 }
 
-/// A request that the card had no room for.
+/// A request for which the card had no room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OutOfMemory {
-    /// Bytes that were asked for, before rounding.
+    /// Requested bytes, before rounding.
     pub size: u64,
-    /// Bytes of the segment that the card had no room for.
+    /// Bytes of the segment for which the card had no room.
     pub segment: u64,
-    /// Bytes allocated at that moment.
+    /// Bytes allocated when it failed.
     pub allocated: u64,
-    /// Bytes reserved at that moment.
+    /// Bytes reserved when it failed.
     pub reserved: u64,
 }
 

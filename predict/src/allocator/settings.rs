@@ -1,4 +1,4 @@
-//! What `PYTORCH_ALLOC_CONF` (formerly `PYTORCH_CUDA_ALLOC_CONF`) says.
+//! Settings in `PYTORCH_ALLOC_CONF` (formerly `PYTORCH_CUDA_ALLOC_CONF`).
 
 use std::fmt;
 
@@ -9,13 +9,13 @@ use crate::allocator::sizes::{
 
 const MIB: u64 = 1 << 20;
 
-/// Power-of-two intervals from 1 MiB to 64 GiB, each with its own number of divisions.
+/// Number of power-of-two intervals, from 1 MiB to 64 GiB, each with a separate number of divisions.
 const INTERVALS: usize = 16;
 
-/// Since this version of PyTorch segments are numbered, and equal blocks are taken in the order of those numbers.
+/// First version of PyTorch that numbers segments and takes equal blocks in the order of these numbers.
 const OLDEST_FIRST_SINCE: (u32, u32) = (2, 13);
 
-/// Settings that change nothing here: they concern host memory, threads and locks.
+/// Settings without effect on the model: they concern host memory, threads and locks.
 const WITHOUT_EFFECT: &[&str] = &[
     "pinned_use_background_threads",
     "pinned_use_cuda_host_register",
@@ -26,24 +26,28 @@ const WITHOUT_EFFECT: &[&str] = &[
     "throw_on_cudamalloc_oom",
 ];
 
-/// The allocator's settings. [`Settings::default()`] are PyTorch's.
+/// Settings of the allocator. [`Settings::default()`] are PyTorch's.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Settings {
     /// Blocks of at least this many bytes are not split (`max_split_size_mb`).
     pub max_split_size: u64,
-    /// How much larger than the request an unsplittable block may be (`max_non_split_rounding_mb`).
+    /// Largest excess of an unsplittable block over the request (`max_non_split_rounding_mb`).
     pub max_non_split_rounding: u64,
-    /// The share of the allowed memory above which unused segments are given back (`garbage_collection_threshold`); 0: never.
-    /// PyTorch considers it only if a memory fraction is set.
+    /// Share of the allowed memory above which unused segments are given back (`garbage_collection_threshold`); 0:
+    /// never.
+    ///
+    /// PyTorch applies it only if a memory fraction is set.
     pub garbage_collection_threshold: f64,
     /// Segments that grow, instead of one for each large request (`expandable_segments`).
     pub expandable_segments: bool,
-    /// The size of the large pool's segments and pages (`large_segment_size_mb`).
+    /// Size of the large pool's segments and pages (`large_segment_size_mb`).
     pub large_segment: u64,
-    /// The share of the card that the process may take (`per_process_memory_fraction`, or
+    /// Share of the card that the process may take (`per_process_memory_fraction`, or
     /// `torch.cuda.set_per_process_memory_fraction`).
     pub memory_fraction: Option<f64>,
-    /// Whether of free blocks of equal size the one in the oldest segment is taken, rather than the one with the lowest address.
+    /// True if, of free blocks of equal size, the one in the oldest segment is taken, rather than the one with the
+    /// lowest address.
+    ///
     /// Not the user's choice: see [`Settings::for_torch`].
     pub oldest_first: bool,
     /// Number of divisions between two powers of two, by interval (`roundup_power2_divisions`); 0 and 1: none.
@@ -65,7 +69,7 @@ impl Default for Settings {
     }
 }
 
-/// Why a text is not valid as settings.
+/// Reason that a text is not valid as settings.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SettingsError(String);
 
@@ -78,13 +82,12 @@ impl fmt::Display for SettingsError {
 impl std::error::Error for SettingsError {}
 
 impl Settings {
-    /// Reads `key:value,key:value`, as PyTorch does.
+    /// Parses `key:value,key:value`, as PyTorch does.
     ///
     /// # Errors
     ///
-    /// What PyTorch refuses is refused here, with the key and what it takes; so is the backend `cudaMallocAsync`, which is
-    /// another allocator.
-    ///
+    /// If PyTorch refuses the text; the error names the key and its valid values. Also refuses the backend
+    /// `cudaMallocAsync`, which is another allocator.
     /// ```
     /// use memlab_predict::allocator::Settings;
     /// let settings = Settings::parse("expandable_segments:True,roundup_power2_divisions:[256:1,512:2,>:8]").unwrap();
@@ -101,14 +104,15 @@ impl Settings {
         Ok(settings)
     }
 
-    /// The same for another version of PyTorch than the newest: (2, 11) for 2.11.
+    /// Returns the same settings for another version of PyTorch than the newest: (2, 11) for 2.11.
     #[must_use]
     pub fn for_torch(self, version: (u32, u32)) -> Settings {
         Settings { oldest_first: version >= OLDEST_FIRST_SINCE, ..self }
     }
 
-    /// Whether the addresses of segments decide which of free blocks of equal size is taken. (An expandable segment has
-    /// one range of addresses.)
+    /// Returns true if the addresses of segments decide between free blocks of equal size.
+    ///
+    /// An expandable segment has a single range of addresses.
     pub fn depends_on_addresses(&self) -> bool {
         !self.oldest_first && !self.expandable_segments
     }
@@ -153,7 +157,7 @@ impl Settings {
         Ok(())
     }
 
-    /// The size of the block for a request of `size` bytes (`round_size`).
+    /// Returns the block size for a request of `size` bytes (`round_size`).
     pub fn round(&self, size: u64) -> u64 {
         if size < MIN_BLOCK {
             return MIN_BLOCK;
@@ -167,7 +171,7 @@ impl Settings {
         }
     }
 
-    /// The size of a new segment for a block of `size` bytes (`get_allocation_size`).
+    /// Returns the size of a new segment for a block of `size` bytes (`get_allocation_size`).
     pub fn segment_size(&self, size: u64) -> u64 {
         if size <= SMALL_ALLOCATION {
             SMALL_SEGMENT
@@ -178,12 +182,12 @@ impl Settings {
         }
     }
 
-    /// The size of the pages of an expandable segment.
+    /// Returns the page size of an expandable segment.
     pub(crate) fn page_size(&self, is_small: bool) -> u64 {
         if is_small { SMALL_SEGMENT } else { self.large_segment }
     }
 
-    /// Whether what a block has beyond the request becomes a block of its own (`should_split`).
+    /// Returns true if the rest of a block beyond the request becomes a separate block (`should_split`).
     pub(crate) fn splits(&self, is_small: bool, requested: u64, remaining: u64) -> bool {
         if is_small || self.expandable_segments {
             remaining >= MIN_BLOCK
@@ -193,7 +197,7 @@ impl Settings {
     }
 }
 
-/// The value of a key: one word, or a list of pairs in brackets.
+/// Value of a key: one word, or a list of pairs in brackets.
 enum Value {
     Text(String),
     List(Vec<(String, String)>),
@@ -220,7 +224,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// The keys with their values. Blanks are ignored, as PyTorch does.
+/// Splits the text into keys and values. Ignores blanks, as PyTorch does.
 fn pairs(text: &str) -> Result<Vec<(&str, Value)>, SettingsError> {
     let mut found = Vec::new();
     let mut rest = text.trim();
@@ -250,8 +254,10 @@ fn pairs(text: &str) -> Result<Vec<(&str, Value)>, SettingsError> {
     Ok(found)
 }
 
-/// The divisions of each interval. A list names intervals by their lower bound in MiB; the first also holds for all below, and
-/// `>` for the last named one and all above. Intervals in between that are not named have none: so PyTorch reads it.
+/// Returns the divisions of each interval.
+///
+/// A list names intervals by their lower bound in MiB. The first entry also applies to all intervals below, and `>` to
+/// the last named one and all above. Unnamed intervals in between have no divisions, as in PyTorch.
 fn divisions(value: &Value) -> Option<[u64; INTERVALS]> {
     let power = |text: &str| text.parse::<u64>().ok().filter(|number| number.is_power_of_two());
     let list = match value {

@@ -1,27 +1,30 @@
-//! Constants of `CUDACachingAllocator.cpp` and the roundings that need no settings.
+//! Constants of `CUDACachingAllocator.cpp`, and roundings that do not depend on settings.
 
 const MIB: u64 = 1 << 20;
 
-/// Every block is a multiple of this (`kMinBlockSize`).
+/// Every block size is a multiple of this (`kMinBlockSize`).
 pub const MIN_BLOCK: u64 = 512;
 
-/// The largest request of the small pool (`kSmallSize`). Also what a large block must exceed to be left over by a split.
+/// Largest request of the small pool (`kSmallSize`). A large block is split only if the rest exceeds it.
 pub const SMALL_ALLOCATION: u64 = MIB;
 
-/// The size of the small pool's segments (`kSmallBuffer`), and of its pages in expandable segments.
+/// Size of the small pool's segments (`kSmallBuffer`), and of its pages in expandable segments.
 pub const SMALL_SEGMENT: u64 = 2 * MIB;
 
-/// The size of segments for requests below [`MIN_LARGE_ALLOCATION`] (`kLargeBuffer`), and of the large pool's pages in
-/// expandable segments. `large_segment_size_mb` changes it.
+/// Size of segments for requests below [`MIN_LARGE_ALLOCATION`] (`kLargeBuffer`), and of the large pool's pages in
+/// expandable segments.
+///
+/// `large_segment_size_mb` changes it.
 pub const LARGE_SEGMENT: u64 = 20 * MIB;
 
-/// Requests of this size and more have segments of their own (`kMinLargeAlloc`).
+/// Requests of at least this size get a segment each (`kMinLargeAlloc`).
 pub const MIN_LARGE_ALLOCATION: u64 = 10 * MIB;
 
-/// Segments of a size of their own are a multiple of this (`kRoundLarge`), as is what the driver takes for one.
+/// Sizes of single-request segments are multiples of this (`kRoundLarge`), as is the memory that the driver takes for
+/// one.
 pub const ROUND_LARGE: u64 = 2 * MIB;
 
-/// The next multiple of `step`, which is a power of two or not.
+/// Returns the next multiple of `step`, which need not be a power of two.
 pub fn round_up(size: u64, step: u64) -> u64 {
     size.div_ceil(step) * step
 }
@@ -44,7 +47,8 @@ mod tests {
 
     #[test]
     fn divisions_between_powers_of_two() {
-        // The example in PyTorch's source: 1200 with 4 divisions lies between 1024, 1280, 1536, 1792 and 2048.
+        // The example in PyTorch's source: with 4 divisions, 1200 lies between the steps 1024, 1280, 1536, 1792 and
+        // 2048.
         assert_eq!(round_up_to_division(1200, 4), 1280);
         assert_eq!(round_up_to_division(1280, 4), 1280);
         assert_eq!(round_up_to_division(1793, 4), 2048);

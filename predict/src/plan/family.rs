@@ -1,4 +1,4 @@
-//! The requests of one program at any batch size, or at any length.
+//! Requests of one program at any batch size, or at any sample length.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,35 +10,36 @@ use crate::plan::matching::matched;
 use crate::plan::period::Period;
 use crate::plan::recording::{Allocation, Event, Recording, peak_live_bytes};
 
-/// Recordings of one program at up to three batch sizes, which give its requests at all. Lengths of samples will do as well.
+/// Recordings of one program at up to three batch sizes, or sample lengths. They determine its requests at any other.
 pub struct Family {
-    /// The recording at the largest batch.
+    /// Recording at the largest batch.
     pub recording: Arc<Recording>,
-    /// The batches, the smallest first; none if there is one recording, which says nothing of others.
+    /// Batches, smallest first; empty with a single recording, which does not extrapolate.
     batches: Vec<u64>,
     growths: Vec<Growth>,
     pub(crate) period: Option<Period>,
-    /// Whether all recordings have the same events in the same order.
+    /// True if all recordings have the same events in the same order.
     pub is_same_order: bool,
-    /// How many allocations of the recording at the largest batch have no counterpart in the others: their sizes are taken to be
-    /// the same at every batch.
+    /// Number of allocations at the largest batch without a counterpart in the others.
+    ///
+    /// Their sizes are taken as the same at every batch.
     pub unmatched: usize,
-    /// The most bytes of them at once.
+    /// Peak bytes of these allocations.
     pub unmatched_bytes: u64,
 }
 
-/// Why two recordings are not those of one program at two batches.
+/// Reason that two recordings are not of one program at two batches.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FamilyError {
-    /// There are fewer than two.
+    /// Fewer than two recordings.
     TooFew,
     /// Both have the same batch size.
     SameBatch(u64),
     /// More than half of the allocations have no counterpart.
     TooDifferent {
-        /// Those without one.
+        /// Allocations without a counterpart.
         unmatched: usize,
-        /// All.
+        /// All allocations.
         of: usize,
     },
 }
@@ -60,7 +61,7 @@ impl fmt::Display for FamilyError {
 impl std::error::Error for FamilyError {}
 
 impl Family {
-    /// One recording, which says nothing of other batches.
+    /// Returns the family of one recording, which does not extrapolate to other batches.
     pub fn of_one(recording: impl Into<Arc<Recording>>) -> Family {
         let recording = recording.into();
         let growths = recording.allocations.iter().map(|allocation| Growth::constant(allocation.size)).collect();
@@ -69,7 +70,7 @@ impl Family {
         Family { recording, batches, growths, period, is_same_order: true, unmatched: 0, unmatched_bytes: 0 }
     }
 
-    /// Two recordings, with their batch sizes: requests grow linearly.
+    /// Returns the family of two recordings with their batch sizes. Requests grow linearly.
     ///
     /// # Errors
     ///
@@ -79,7 +80,9 @@ impl Family {
         Family::below((high_batch, high), &[(low.0, &low.1)])
     }
 
-    /// Three recordings, with their lengths: requests may grow with the square of it, as the scores of attention do.
+    /// Returns the family of three recordings with their lengths.
+    ///
+    /// Requests may grow with the square of the length, as attention scores do.
     ///
     /// # Errors
     ///
@@ -93,18 +96,18 @@ impl Family {
         Family::below(high, &[(low.0, &low.1), (middle.0, &middle.1)])
     }
 
-    /// The same program beyond the larger batch, from a recording at a batch that is larger still.
+    /// Returns the same program beyond the larger batch, from a recording at an even larger batch.
     ///
     /// # Errors
     ///
-    /// As [`Family::of_two`]; also if this family is of one recording, or its batch is not smaller.
+    /// As [`Family::of_two`]. Also if this family has one recording, or its batch is not smaller.
     pub fn beyond(&self, larger: (u64, Recording)) -> Result<Family, FamilyError> {
         let (_, high) =
             self.recorded_batches().filter(|(_, high)| *high < larger.0).ok_or(FamilyError::SameBatch(larger.0))?;
         Family::below(larger, &[(high, &self.recording)])
     }
 
-    /// The recording at the largest batch, and those at smaller ones.
+    /// Returns the family of the recording at the largest batch and those at smaller ones.
     fn below((high_batch, high): (u64, Recording), lower: &[(u64, &Recording)]) -> Result<Family, FamilyError> {
         if lower.iter().any(|(batch, _)| *batch == high_batch) {
             return Err(FamilyError::SameBatch(high_batch));
@@ -136,12 +139,12 @@ impl Family {
         Ok(Family { recording, batches, growths, period, is_same_order, unmatched, unmatched_bytes })
     }
 
-    /// The smallest and the largest batch that were recorded.
+    /// Returns the smallest and the largest recorded batch.
     pub fn recorded_batches(&self) -> Option<(u64, u64)> {
         Some((*self.batches.first()?, *self.batches.last()?))
     }
 
-    /// The most bytes at once of allocations that grow otherwise than tensors do, at the largest batch.
+    /// Returns the peak bytes, at the largest batch, of allocations that do not grow as tensors do.
     pub(crate) fn irregular_bytes(&self) -> u64 {
         peak_live_bytes(&self.recording.events, |id| {
             let growth = &self.growths[id];
@@ -149,7 +152,7 @@ impl Family {
         })
     }
 
-    /// Bytes of each allocation at a batch size. `None` stands for the largest that was recorded.
+    /// Returns the bytes of each allocation at a batch size. `None` stands for the largest recorded batch.
     pub fn sizes(&self, batch: Option<u64>) -> Vec<u64> {
         let size = |growth: &Growth| match batch {
             Some(batch) if !self.batches.is_empty() => growth.at(batch),

@@ -1,20 +1,20 @@
-//! How the size of a request grows.
+//! Growth of a request's size.
 
-/// The polynomial through the sizes that were recorded: a constant, a line or a parabola.
+/// Polynomial through the recorded sizes: a constant, a line or a parabola.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Growth {
-    /// (batch or length, bytes). Those that were not recorded are those of the last one.
+    /// (Batch or length, bytes). Unused entries repeat the last recorded point.
     points: [(u64, u64); 3],
     count: usize,
 }
 
 impl Growth {
-    /// The same everywhere.
+    /// Returns the same size everywhere.
     pub fn constant(size: u64) -> Growth {
         Growth { points: [(0, size); 3], count: 1 }
     }
 
-    /// Through these points, smallest first: up to three, each at another place.
+    /// Interpolates up to three points, smallest first, each at another place.
     pub fn through(points: impl IntoIterator<Item = (u64, u64)>) -> Option<Growth> {
         let mut points = points.into_iter();
         let first = points.next()?;
@@ -26,19 +26,19 @@ impl Growth {
         Some(growth)
     }
 
-    /// The size at the largest place that was recorded.
+    /// Returns the size at the largest recorded place.
     pub fn last(&self) -> u64 {
         self.points[self.count - 1].1
     }
 
-    /// Whether it is what tensors do between the first two places: the same size, or in proportion; but for what sizes are rounded by.
+    /// Returns true if the first two sizes are equal or proportional to their places, up to rounding, as for tensors.
     pub fn is_plain(&self) -> bool {
         const ROUNDING: i128 = 512;
         let [(x0, y0), (x1, y1), _] = self.points.map(|(place, size)| (i128::from(place), i128::from(size)));
         (y1 - y0).abs() <= ROUNDING || (y1 * x0 - y0 * x1).abs() <= ROUNDING * x1
     }
 
-    /// The size at a place, at least 1.
+    /// Returns the size at a place, at least 1.
     pub fn at(&self, place: u64) -> u64 {
         let x = i128::from(place);
         let [(x0, y0), (x1, y1), (x2, y2)] = self.points.map(|(place, size)| (i128::from(place), i128::from(size)));
@@ -51,7 +51,7 @@ impl Growth {
                 (x1 - x0) * (x2 - x0) * (x2 - x1),
             ),
         };
-        // Rounded up: allocations grow by whole elements, except for few.
+        // Rounds up: nearly all allocations grow by whole elements.
         let size = numerator.div_euclid(denominator) + i128::from(numerator.rem_euclid(denominator) != 0);
         u64::try_from(size.max(1)).unwrap_or(u64::MAX)
     }
@@ -76,10 +76,10 @@ mod tests {
 
     #[test]
     fn a_polynomial_is_met_to_the_byte() {
-        // GIVEN a parabola with a minimum that is below zero, a line and a constant at three places or fewer
+        // GIVEN a parabola with a minimum below zero, a line and a constant at three places or fewer
         let parabola = |x: u64| 12 * x * x + 7 * x + 512;
         let through = |places: &[u64]| Growth::through(places.iter().map(|x| (*x, parabola(*x)))).unwrap();
-        // THEN the parabola is met everywhere, from three places
+        // THEN three places reproduce the parabola everywhere
         for x in [1, 100, 128, 777, 1 << 20] {
             assert_eq!(through(&[128, 256, 512]).at(x), parabola(x));
         }

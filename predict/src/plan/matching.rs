@@ -1,4 +1,4 @@
-//! Which requests of two recordings are the same.
+//! Matches equal requests of two recordings.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -10,16 +10,17 @@ use similar::{Algorithm, DiffOp, capture_diff_slices_deadline};
 
 use crate::plan::recording::{Allocation, Event, Recording};
 
-/// Comparing long orders with many differences takes long and matches little.
+/// Limit on the comparison time: long sequences with many differences take long and match little.
 const MATCHING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Allocations of both that compare within a second in any case. No deadline ends their comparison: the plan of a small
-/// program must not depend on the load of the machine.
+/// Total number of allocations that always compare within a second.
+///
+/// No deadline ends their comparison: the plan of a small program must not depend on the load of the machine.
 const SMALL_COMPARISON: usize = 20_000;
 
-/// For each allocation of `high`, the same one of `low`.
+/// The equal allocation of `low` for each allocation of `high`.
 pub(crate) struct Matching {
     pub counterparts: Vec<Option<u32>>,
-    /// Whether both have the same events in the same order.
+    /// True if both have the same events in the same order.
     pub is_same_order: bool,
 }
 
@@ -42,9 +43,11 @@ pub(crate) fn matched(low: &Recording, high: &Recording) -> Matching {
     Matching { counterparts, is_same_order: false }
 }
 
+/// Returns true if both have the same events in the same order.
+///
 /// Frees between two allocations are sorted, so equal runs have equal events.
 fn has_same_order(low: &Recording, high: &Recording) -> bool {
-    // What follows the last step, if no part of the program is meant to, is where it was ended.
+    // Unless parts of the program follow the last step, the events after it only show where the recording was stopped.
     let last = |recording: &Recording| {
         let end = recording.events.len();
         if recording.has_parts_after_steps() { end } else { recording.steps.last().copied().unwrap_or(end) }
@@ -55,16 +58,18 @@ fn has_same_order(low: &Recording, high: &Recording) -> bool {
         && std::iter::zip(&low.allocations, &high.allocations).all(|(a, b)| a.place == b.place)
 }
 
-/// The source files on the stacks of a recording's allocations.
+/// Returns the source files on the stacks of a recording's allocations.
 fn files(recording: &Recording) -> FxHashSet<Arc<str>> {
     let stacks: FxHashSet<u32> = recording.allocations.iter().map(|allocation| allocation.stack).collect();
     stacks.iter().flat_map(|stack| recording.model.frames(*stack)).map(|line| line.file.clone()).collect()
 }
 
-/// Where allocations were asked for, as numbers that are equal in both recordings.
+/// Hashes of request sites, equal in both recordings.
 struct Keys<'f> {
-    /// Source files of both. `torch.compile` writes code anew for each batch, into files named by what is in them: neither
-    /// these names nor lines in them are equal.
+    /// Source files of both.
+    ///
+    /// `torch.compile` generates code for each batch, in files named by their content: neither these names nor their
+    /// line numbers are equal.
     shared: &'f FxHashSet<Arc<str>>,
     by_stack: FxHashMap<u32, u64>,
     by_layer: FxHashMap<u32, u64>,

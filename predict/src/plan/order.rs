@@ -1,24 +1,24 @@
-//! The order in which a training sees samples of different lengths.
+//! Order in which a training sees samples of different lengths.
 
 use crate::splitmix::{STEP, splitmix64};
 
-/// What a program may do with the lengths of its steps.
+/// Reordering of the steps' lengths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
-    /// Nothing.
+    /// The given order.
     Given,
-    /// Another order, the same for each seed.
+    /// A random order, determined by the seed.
     Shuffled(u64),
-    /// The longest comes first, and then the others as they are.
+    /// The longest first, then the others in the given order.
     LongestFirst,
-    /// The shortest first.
+    /// Shortest first.
     Ascending,
-    /// As they are, padded up to a multiple.
+    /// The given order, with lengths padded up to a multiple.
     Buckets(u64),
 }
 
 impl Order {
-    /// The orders that people use and recommend.
+    /// Orders in common use.
     pub const CANDIDATES: [Order; 7] = [
         Order::Given,
         Order::Shuffled(0),
@@ -29,7 +29,7 @@ impl Order {
         Order::Buckets(256),
     ];
 
-    /// The lengths in this order.
+    /// Returns the lengths in this order.
     pub fn of(self, lengths: &[u64]) -> Vec<u64> {
         let mut lengths = lengths.to_vec();
         match self {
@@ -53,7 +53,7 @@ impl Order {
     }
 }
 
-/// At most so many of the lengths, evenly spaced, with the longest among them.
+/// Returns at most `most` of the lengths, evenly spaced, including the longest.
 pub fn thinned(lengths: &[u64], most: usize) -> Vec<u64> {
     let (count, most) = (lengths.len(), most.max(1));
     if count <= most {
@@ -65,7 +65,7 @@ pub fn thinned(lengths: &[u64], most: usize) -> Vec<u64> {
     (0..most).map(|index| of_stretch(stretch(index))).collect()
 }
 
-/// Fisher and Yates.
+/// Shuffles by Fisher and Yates.
 fn shuffle(lengths: &mut [u64], seed: u64) {
     let mut state = seed;
     for last in (1..lengths.len()).rev() {
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(Order::LongestFirst.of(&lengths), [129, 70, 3, 128, 5, 129, 40]);
         assert_eq!(Order::Ascending.of(&lengths), [3, 5, 40, 70, 128, 129, 129]);
         assert_eq!(Order::Buckets(64).of(&lengths), [128, 64, 128, 192, 64, 192, 64]);
-        // A shuffled order is another one, of the same lengths, and repeats with its seed.
+        // A shuffled order has the same lengths in another order, and repeats with its seed.
         let shuffled = Order::Shuffled(0).of(&lengths);
         assert_ne!(shuffled, lengths);
         assert_eq!(shuffled, Order::Shuffled(0).of(&lengths));

@@ -1,4 +1,4 @@
-//! What is held at the peak.
+//! Memory held at the peak.
 
 use std::sync::Arc;
 
@@ -12,29 +12,29 @@ use crate::plan::recording::Event;
 use crate::plan::stage::Stage;
 use crate::plan::steady::{Planned, Position};
 
-/// Bytes and blocks of something.
+/// Bytes and number of blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Holding {
-    /// Bytes of its blocks.
+    /// Bytes of the blocks.
     pub bytes: u64,
-    /// How many blocks these are.
+    /// Number of blocks.
     pub blocks: u64,
 }
 
-/// The moment at which most is allocated.
+/// State of the program at the allocated peak.
 #[derive(Debug)]
 pub struct PeakView {
     /// Bytes allocated.
     pub allocated: u64,
-    /// How many optimizer steps had ended.
+    /// Number of completed optimizer steps.
     pub step: usize,
-    /// In which part of the program.
+    /// Part of the program.
     pub stage: Stage,
-    /// What the program was doing.
+    /// Phase of the program.
     pub phase: Phase,
-    /// The line that asked for the last block.
+    /// Line that requested the last block.
     pub line: Option<Arc<Line>>,
-    /// The layer that asked for it.
+    /// Layer that requested it.
     pub layer: BlockLayer,
     /// By category, largest first.
     pub categories: Vec<(Category, Holding)>,
@@ -45,7 +45,7 @@ pub struct PeakView {
 }
 
 impl Family {
-    /// What is held at the peak of a run with these sizes and settings.
+    /// Returns the memory held at the peak of a run with these sizes and settings.
     pub fn peak(&self, planned: &Planned, sizes: &[u64], settings: &Settings) -> PeakView {
         let recording = &self.recording;
         let (mut categories, mut lines, mut layers) =
@@ -77,8 +77,9 @@ impl Family {
         }
     }
 
-    /// What is allocated at the peak: recorded ids, and bytes of their blocks. A repetition's are given by the recorded ones that
-    /// they repeat.
+    /// Returns the recorded ids at the peak and the bytes of their blocks.
+    ///
+    /// Blocks of a repetition appear as the recorded ones that they repeat.
     fn held_at_peak(&self, planned: &Planned, sizes: &[u64], settings: &Settings) -> Vec<(u32, u64)> {
         let peak = planned.peak;
         let count = self.recording.events.len();
@@ -87,7 +88,7 @@ impl Family {
         let after = (end..count).map(|event| (event, peak.repetition));
         let positions = (0..end).map(|event| (event, 0)).chain(repeated).chain(after);
 
-        // The card is never full, as in the run whose peak it is.
+        // The card is never full, as in the run that had this peak.
         let mut allocator = self.allocator(settings, Card::UNLIMITED);
         let mut held: FxHashMap<u32, u32> = FxHashMap::default();
         for (event, repetition) in positions {

@@ -1,33 +1,33 @@
-//! The part of a recording that repeats: usually its last step.
+//! Repeating part of a recording: usually its last step.
 
 use crate::plan::recording::{Event, Recording};
 
-/// The last two runs of the part that repeats. Both have the same events.
+/// The last two runs of the repeating part. Both have the same events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Period {
-    /// The events of the last one.
+    /// Events of the last run.
     pub events: (usize, usize),
-    /// The first id that it allocated.
+    /// First id that it allocated.
     pub first: u32,
-    /// How many it allocated.
+    /// Number of its allocations.
     pub count: u32,
-    /// How many optimizer steps it has.
+    /// Number of its optimizer steps.
     pub steps: usize,
-    /// How many runs before it the oldest is whose allocations it frees. A logged loss may stay for two steps.
+    /// Distance, in runs, to the oldest run whose allocations it frees. A logged loss may stay for two steps.
     pub reach: u32,
 }
 
-/// One part of a run: the events between two ends of steps.
+/// Part of a run: the events between two ends of steps.
 struct Interval<'r> {
     recording: &'r Recording,
     events: &'r [Event],
-    /// The first id that it allocated, and how many.
+    /// First id that it allocated, and number of its allocations.
     first: u32,
     count: u32,
 }
 
 impl Recording {
-    /// The shortest part at the end that has run twice; `None` if steps differ, or are too few.
+    /// Returns the shortest part at the end that ran twice, or `None` if steps differ or are too few.
     pub(crate) fn period(&self) -> Option<Period> {
         let last = self.steps.len().checked_sub(1)?;
         (1..=last / 2).find_map(|steps| {
@@ -64,7 +64,7 @@ impl Interval<'_> {
         oldest.min().map_or(0, |id| self.first.saturating_sub(id).div_ceil(self.count))
     }
 
-    /// Whether both have the same requests, for the same bytes.
+    /// Returns true if both have the same requests with the same sizes.
     fn matches(&self, other: &Interval) -> bool {
         let relative = |part: &Interval, event: &Event| match *event {
             Event::Free(id) => (0, i64::from(id) - i64::from(part.first), 0, 0),

@@ -5,13 +5,13 @@ use crate::allocator::{Card, Settings};
 use crate::plan::family::{Family, FamilyError};
 use crate::plan::recording::Recording;
 
-/// A batch this many times larger than the recorded ones may behave otherwise, and should be recorded as well.
+/// Beyond this multiple of the recorded batches, a program may behave differently, so larger batches need a recording.
 pub const EXTRAPOLATION_LIMIT: u64 = 8;
 
-/// A batch is foretold if its peaks are, to this part of them.
+/// A forecast holds if its peaks differ by at most 1/N.
 const TOLERANCE: u64 = 200;
 
-/// Families of one program: what is exact for some batches, and what holds between and beyond them.
+/// Families of one program: exact ones for single batches, and pairs for batches between and beyond them.
 pub struct Program {
     /// Recordings at single batches.
     single: Vec<(u64, Family)>,
@@ -21,11 +21,11 @@ pub struct Program {
 }
 
 impl Program {
-    /// What recordings at several batches say: the two smallest, and then each beyond those before it.
+    /// Builds families from recordings at several batches: one of the two smallest, and one for each larger recording.
     ///
     /// # Errors
     ///
-    /// If there are fewer than two, two batches are equal, or the recordings are not of one program.
+    /// If fewer than two recordings are given, two batches are equal, or the recordings are not of one program.
     pub fn of_recordings(mut recordings: Vec<(u64, Recording)>) -> Result<Program, FamilyError> {
         recordings.sort_by_key(|(batch, _)| *batch);
         let mut recordings = recordings.into_iter();
@@ -39,22 +39,22 @@ impl Program {
         Ok(program)
     }
 
-    /// What two recordings say, or one.
+    /// Returns the program of a family of one or two recordings.
     pub fn new(family: Family) -> Program {
         Program { single: Vec::new(), pairs: vec![family], is_uneven: false }
     }
 
-    /// Adds what holds beyond the largest recorded batch ([`Family::beyond`]).
+    /// Adds a family for batches beyond the largest recorded one ([`Family::beyond`]).
     pub fn add_beyond(&mut self, family: Family) {
         self.pairs.push(family);
     }
 
-    /// Adds a recording that is right for one batch only.
+    /// Adds a recording that holds for one batch only.
     pub fn add_single(&mut self, batch: u64, family: Family) {
         self.single.push((batch, family));
     }
 
-    /// Whether the pairs say of a batch what its own recording says, to half a percent.
+    /// Returns true if the pairs' forecast of a batch matches its recording to half a percent.
     pub fn predicts(&self, recorded: &Family, batch: u64) -> bool {
         let settings = Settings::default().for_torch(recorded.recording.torch_version());
         let peaks = |family: &Family, batch| {
@@ -66,7 +66,8 @@ impl Program {
             .all(|(foretold, real)| foretold.abs_diff(real) <= real / TOLERANCE)
     }
 
-    /// Whether at the largest recorded batch half a percent of the peak grows otherwise than tensors do: in proportion, or not at all.
+    /// Returns true if more than half a percent of the peak at the largest recorded batch is neither constant nor
+    /// proportional to the batch.
     pub fn has_irregular_growth(&self) -> bool {
         let family = self.last();
         let settings = Settings::default().for_torch(family.recording.torch_version());
@@ -74,17 +75,17 @@ impl Program {
         family.irregular_bytes() > peak / TOLERANCE
     }
 
-    /// Notes that the pairs do not foretell other batches, which are recorded themselves.
+    /// Records that the pairs do not predict other batches, which are then recorded individually.
     pub fn grows_unevenly(&mut self) {
         self.is_uneven = true;
     }
 
-    /// Whether the pairs do not foretell other batches.
+    /// Returns true if the pairs do not predict other batches.
     pub fn is_uneven(&self) -> bool {
         self.is_uneven
     }
 
-    /// The family that is nearest to a batch, and what the batch is called in it.
+    /// Returns the family nearest to a batch, and the batch to use in it.
     pub fn at(&self, batch: Option<u64>) -> (&Family, Option<u64>) {
         if let Some((_, family)) = self.single.iter().find(|(single, _)| Some(*single) == batch) {
             return (family, None);
@@ -94,9 +95,11 @@ impl Program {
         (nearest, batch)
     }
 
-    /// Whether a pair is the one for a batch. Somewhere between two recordings kernels begin to choose as in the larger one: the
-    /// smaller ones hold up to half of the way, in powers of two. If they do not change there, but between the smaller ones, it
-    /// is the larger ones that hold from the recording that both have.
+    /// Returns true if a pair applies to a batch.
+    ///
+    /// Between two recordings, kernel selection changes from that of the smaller batch to that of the larger. The
+    /// smaller pair applies up to half of the way, in powers of two. If growth changes between the smaller recordings
+    /// instead, the larger pair applies from the recording that both share.
     fn reaches(&self, index: usize, batch: u64) -> bool {
         let (pair, next) = (&self.pairs[index], self.pairs.get(index + 1));
         let Some((_, high)) = pair.recorded_batches() else { return false };
@@ -109,17 +112,17 @@ impl Program {
         u128::from(batch).pow(2) <= u128::from(high) * u128::from(further)
     }
 
-    /// The family of the largest batches.
+    /// Returns the family of the largest batches.
     pub fn last(&self) -> &Family {
         self.pairs.last().expect("there is one from the start")
     }
 
-    /// Whether a batch is more than [`EXTRAPOLATION_LIMIT`] times the largest that was recorded.
+    /// Returns true if a batch exceeds [`EXTRAPOLATION_LIMIT`] times the largest recorded one.
     pub fn is_far(&self, batch: u64) -> bool {
         self.last().recorded_batches().is_some_and(|(_, high)| batch > high.saturating_mul(EXTRAPOLATION_LIMIT))
     }
 
-    /// All batches that were recorded, in order.
+    /// Returns all recorded batches, in order.
     pub fn recorded_batches(&self) -> Vec<u64> {
         let pairs = self.pairs.iter().filter_map(Family::recorded_batches).flat_map(|(low, high)| [low, high]);
         let mut batches: Vec<u64> = self.single.iter().map(|(batch, _)| *batch).chain(pairs).collect();
@@ -132,14 +135,14 @@ impl Program {
 /// One family, or several.
 #[derive(Clone, Copy)]
 pub enum Families<'f> {
-    /// One.
+    /// One family.
     One(&'f Family),
-    /// Several.
+    /// Several families.
     Several(&'f Program),
 }
 
 impl<'f> Families<'f> {
-    /// The family for a batch, and what the batch is called in it.
+    /// Returns the family for a batch, and the batch to use in it.
     pub fn at(self, batch: Option<u64>) -> (&'f Family, Option<u64>) {
         match self {
             Self::One(family) => (family, batch),

@@ -1,4 +1,4 @@
-//! What PyTorch's allocator was asked for, in order, and where in the program.
+//! Requests to PyTorch's allocator, in order, with their places in the program.
 
 pub mod read;
 
@@ -13,78 +13,78 @@ use memlab_trace::{BlockLayer, BlockView, Category, Line, Model, ReadError};
 /// A request for memory. Its index in [`Recording::allocations`] is its id.
 #[derive(Clone, Copy, Debug)]
 pub struct Allocation {
-    /// Bytes that were asked for; those of the block if the trace does not tell.
+    /// Requested bytes, or those of the block if the trace does not contain them.
     pub size: u64,
     /// Index in [`Recording::places`].
     pub place: u16,
-    /// The Python stack in [`Recording::model`]; 0: none.
+    /// Python stack in [`Recording::model`]; 0: none.
     pub stack: u32,
-    /// The layer in [`Recording::model`]; 0: none.
+    /// Layer in [`Recording::model`]; 0: none.
     pub layer: u32,
-    /// The layer that owns it by tags; 0: none.
+    /// Layer that owns it by tags; 0: none.
     pub owner: u32,
-    /// The category that its memory turned out to have.
+    /// Final category of its memory.
     pub category: Category,
-    /// What was known when it was allocated.
+    /// Facts known at allocation.
     pub flags: Flags,
 }
 
-/// Something that happened.
+/// An event of the recording.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Event {
-    /// A tensor is gone, and its memory can be used again.
+    /// A tensor is gone, and its memory can be reused.
     Free(u32),
     /// A tensor is gone, but other streams may still use its memory.
     FreeRequested(u32),
-    /// They have finished.
+    /// The other streams have finished.
     FreeCompleted(u32),
     /// The program emptied the cache.
     EmptyCache,
-    /// Memory was asked for.
+    /// Memory was requested.
     Allocate(u32),
 }
 
-/// What a line read back from the device.
+/// Data that a line read back from the device.
 #[derive(Clone, Debug)]
 pub struct ReadBacks {
     /// The line; `None`: outside Python.
     pub line: Option<Arc<Line>>,
-    /// How often.
+    /// Number of reads.
     pub count: u64,
-    /// Bytes of all of it.
+    /// Total bytes.
     pub bytes: u64,
 }
 
 /// A recorded run on one device.
 pub struct Recording {
-    /// The device.
+    /// Index of the device.
     pub device: i32,
     /// Requests for memory, by id.
     pub allocations: Vec<Allocation>,
-    /// Everything in order. Frees between two allocations are in the order of their ids.
+    /// All events, in order. Frees between two allocations are sorted by id.
     pub events: Vec<Event>,
     /// Streams and private pools.
     pub places: Vec<PoolKey>,
-    /// After which of `events` an optimizer's step ended: indices. Those that follow the training's last one are left out.
+    /// Indices of the `events` after which an optimizer step ended. Those after the last training step are left out.
     pub steps: Vec<usize>,
-    /// Before which of `events` a forward pass began: indices.
+    /// Indices of the `events` before which a forward pass began.
     pub passes: Vec<usize>,
-    /// Training, evaluation, saving.
+    /// Training, evaluation and saving.
     pub stages: Stages,
-    /// Whether sizes are those asked for, rather than those of blocks.
+    /// True if sizes are requested bytes, rather than block sizes.
     pub has_requested_sizes: bool,
-    /// Whether memory was asked for and not given.
+    /// True if a request for memory failed.
     pub ran_out_of_memory: bool,
-    /// Bytes of the device that the process held outside PyTorch's allocator, at most: workspaces of libraries and others.
+    /// Peak device bytes of the process outside PyTorch's allocator, such as workspaces of libraries.
     pub outside: u64,
-    /// What the program read back from the device, by line. On a simulated card that is zeros.
+    /// Data that the program read back from the device, by line. A simulated card returns zeros.
     pub read_backs: Vec<ReadBacks>,
-    /// The state of the process at the end, with the names of everything.
+    /// Final state of the process, with all names.
     pub model: Model,
 }
 
 impl Recording {
-    /// The version of PyTorch that was recorded, (2, 11) for 2.11; the newest if that is not known.
+    /// Returns the recorded version of PyTorch, (2, 11) for 2.11, or the newest if it is unknown.
     pub fn torch_version(&self) -> (u32, u32) {
         let software = self.model.software().iter().find(|software| software.software == "torch");
         let version = software.and_then(|torch| {
@@ -94,7 +94,7 @@ impl Recording {
         version.unwrap_or((u32::MAX, 0))
     }
 
-    /// What an event asks of PyTorch's allocator, with sizes of allocations by their ids.
+    /// Returns the allocator request of an event; `size` maps ids to bytes.
     pub fn request(&self, event: Event, size: impl Fn(u32) -> u64) -> Request {
         match event {
             Event::Allocate(id) => Request::Allocate { id, place: self.allocations[id as usize].place, size: size(id) },
@@ -105,7 +105,7 @@ impl Recording {
         }
     }
 
-    /// All that PyTorch's allocator was asked for.
+    /// Returns all requests to PyTorch's allocator.
     pub fn requests(&self) -> Requests {
         let request = |event: &Event| self.request(*event, |id| self.allocations[id as usize].size);
         Requests {
@@ -115,24 +115,25 @@ impl Recording {
         }
     }
 
-    /// Whether evaluation, saving or others that are meant to be planned follow the steps.
+    /// Returns true if evaluation, saving or other parts to be planned follow the steps.
     pub(crate) fn has_parts_after_steps(&self) -> bool {
         self.stages.first_after(&self.steps).is_some()
     }
 
-    /// The most bytes at once of one category in the first step, with allocations of these sizes. In later steps outputs of the
-    /// step before may be there too.
+    /// Returns the peak bytes of one category in the first step, with allocations of these sizes.
+    ///
+    /// Later steps may also hold outputs of the previous step.
     pub fn most_held_in_first_step(&self, category: Category, sizes: &[u64]) -> u64 {
         let end = self.steps.first().map_or(self.events.len(), |step| self.events.len().min(step + 1));
         peak_live_bytes(&self.events[..end], |id| (self.allocations[id].category == category).then_some(sizes[id]))
     }
 
-    /// The line that asked for memory.
+    /// Returns the line that requested the memory.
     pub fn line(&self, allocation: &Allocation) -> Option<Arc<Line>> {
         self.model.line_of(allocation.stack)
     }
 
-    /// The layer that its memory counts in: its owner, else the layer that asked for it.
+    /// Returns the layer that its memory is counted under: its owner, else the layer that requested it.
     pub fn layer(&self, allocation: &Allocation) -> BlockLayer {
         let Allocation { owner, layer, category, stack, .. } = *allocation;
         let view = BlockView {
@@ -150,7 +151,7 @@ impl Recording {
     }
 }
 
-/// The most bytes at once of the allocations that are chosen: those that have a size here.
+/// Returns the peak bytes of the allocations for which `size` returns a value.
 pub fn peak_live_bytes(events: &[Event], size: impl Fn(usize) -> Option<u64>) -> u64 {
     let (mut bytes, mut most) = (0, 0);
     for event in events {
@@ -164,20 +165,20 @@ pub fn peak_live_bytes(events: &[Event], size: impl Fn(usize) -> Option<u64>) ->
     most
 }
 
-/// Why a trace is no recording that can be planned with.
+/// Reason that a trace cannot be planned with.
 #[derive(Debug)]
 pub enum RecordingError {
-    /// It cannot be read.
+    /// The trace cannot be read.
     Read(ReadError),
-    /// PyTorch's allocator was asked for nothing, and no device was used.
+    /// PyTorch's allocator received no request, and no device was used.
     NoAllocations,
-    /// PyTorch's allocator was asked for nothing: others allocated on the device.
+    /// PyTorch's allocator received no request, but others allocated on the device.
     OutsideOfPyTorch,
     /// PyTorch's allocator refused the first request.
     FirstRequestFailed,
-    /// Events are missing, so that it is not known what is live.
+    /// Events are missing, so the live blocks are unknown.
     Incomplete,
-    /// It has more events than the reader takes.
+    /// The trace has more events than the reader's limit.
     TooLong,
 }
 

@@ -1,4 +1,4 @@
-//! The smallest card, the largest batch.
+//! Searches for the smallest card and the largest batch.
 
 use std::ops::RangeInclusive;
 
@@ -8,61 +8,61 @@ use crate::plan::family::Family;
 use crate::plan::program::{Families, Program};
 use crate::plan::steady::Planned;
 
-/// Settings of the allocator that may take less than a program's: PyTorch's own, and what people recommend.
+/// Allocator settings that may need less than a program's: PyTorch's defaults, and common recommendations.
 pub const SETTINGS_TO_TRY: [&str; 3] = ["", "expandable_segments:True", "max_split_size_mb:256"];
 
-/// These, and what is advised where lengths change.
+/// The same, and the setting advised for changing lengths.
 pub const SETTINGS_FOR_LENGTHS: [&str; 4] =
     [SETTINGS_TO_TRY[0], SETTINGS_TO_TRY[1], SETTINGS_TO_TRY[2], "roundup_power2_divisions:8"];
 
-/// In how many orders of addresses segments are tried where these decide.
+/// Number of address orders tried where addresses decide.
 const PLACEMENTS: u64 = 32;
 
-/// No batch is larger.
+/// Upper limit of batches.
 const MAX_BATCH: u64 = 1 << 30;
 
-/// What a batch size needs.
+/// Memory needs of a batch size.
 #[derive(Clone, Copy, Debug)]
 pub struct Needs {
-    /// On a card that is never full.
+    /// Plan on a card that is never full.
     pub planned: Planned,
-    /// The least memory of a card, in bytes, with which it runs: PyTorch gives back what is unused when the card is full.
+    /// Bytes of the smallest card on which it runs. PyTorch gives back unused memory when the card is full.
     pub least: u64,
 }
 
-/// Searches among batches and cards, with settings of the allocator.
+/// Search over batches and cards, with fixed allocator settings.
 pub struct Search<'f> {
     families: Families<'f>,
     settings: Settings,
-    /// Bytes of the card that are not the allocator's: the context, libraries, other processes.
+    /// Bytes of the card outside the allocator: the context, libraries, other processes.
     outside: u64,
 }
 
 impl<'f> Search<'f> {
-    /// `outside`: bytes of the card that are not the allocator's.
+    /// Returns a search; `outside` is the bytes of the card outside the allocator.
     pub fn new(families: impl Into<Families<'f>>, settings: Settings, outside: u64) -> Search<'f> {
         Search { families: families.into(), settings, outside }
     }
 
-    /// Among the batches of a program, of which `context` are the bytes of the card that are neither the allocator's nor the
-    /// libraries'.
+    /// Returns a search over the batches of a program; `context` is the bytes of the card outside the allocator and
+    /// libraries.
     pub fn of_program(program: &'f Program, settings: Settings, context: u64) -> Search<'f> {
         let recording = &program.last().recording;
         Search::new(program, settings.for_torch(recording.torch_version()), context + recording.outside)
     }
 
-    /// The settings.
+    /// Returns the settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Whether a batch size runs on a card with `memory` bytes.
+    /// Returns true if a batch size runs on a card with `memory` bytes.
     pub fn fits(&self, batch: Option<u64>, memory: u64) -> bool {
         let (family, batch) = self.families.at(batch);
         self.fits_with(family, &family.sizes(batch), memory)
     }
 
-    /// What a batch size needs.
+    /// Returns the memory needs of a batch size.
     pub fn needs(&self, batch: Option<u64>) -> Needs {
         let (family, batch) = self.families.at(batch);
         let sizes = family.sizes(batch);
@@ -71,8 +71,10 @@ impl<'f> Search<'f> {
         Needs { planned, least }
     }
 
-    /// The least and the most that a batch size may reserve on a card that is never full, in bytes. Up to PyTorch 2.12 it depends
-    /// on the addresses of segments, which nobody knows before a driver has given them: some orders are tried.
+    /// Returns the least and the most bytes that a batch size may reserve on a card that is never full.
+    ///
+    /// Up to PyTorch 2.12, reserved bytes depend on the addresses of segments, which only the driver determines. The
+    /// search tries several orders.
     pub fn reserved_range(&self, batch: Option<u64>, planned: &Planned) -> RangeInclusive<u64> {
         let reserved = planned.counters.reserved.peak;
         if !self.settings.depends_on_addresses() {
@@ -87,7 +89,7 @@ impl<'f> Search<'f> {
         tried.fold(reserved..=reserved, |range, reserved| *range.start().min(&reserved)..=*range.end().max(&reserved))
     }
 
-    /// The largest batch that runs on a card with `memory` bytes; 0 if none does.
+    /// Returns the largest batch that runs on a card with `memory` bytes, or 0.
     pub fn largest_batch(&self, memory: u64) -> u64 {
         let fits = |batch: u64| self.fits(Some(batch), memory);
         if !fits(1) {
@@ -114,9 +116,9 @@ impl<'f> Search<'f> {
     }
 }
 
-/// The least memory of a card on which something runs that has these counters on one that is never full.
+/// Returns the bytes of the smallest card for a run that has these counters on a card that is never full.
 pub(crate) fn least_card(counters: &Counters, outside: u64, fits: impl Fn(u64) -> bool) -> u64 {
-    // Between: what is allocated at the peak, and what is reserved without pressure.
+    // The result lies between the allocated peak and the reserved peak without memory pressure.
     let (mut too_little, mut enough) = (counters.allocated.peak / ROUND_LARGE, counters.reserved.peak / ROUND_LARGE);
     if fits(too_little * ROUND_LARGE + outside) {
         enough = too_little;

@@ -1,7 +1,7 @@
-//! Steps of different lengths, one after the other.
+//! Steps of different lengths in sequence.
 //!
-//! A recording has steps of one length. Its first ones, and then its last one again and again, are carried out with the sizes
-//! that their requests have at the length of each step.
+//! The steps of a recording have one length. The sequence replays its first steps, then its last one repeatedly, with
+//! the request sizes at the length of each step.
 
 use std::ops::Range;
 
@@ -12,40 +12,42 @@ use crate::plan::family::Family;
 use crate::plan::search::least_card;
 use crate::plan::steady::Position;
 
-/// A program at any length, and the lengths that it sees.
+/// A program at any length, and its sequence of lengths.
 pub struct Sequence<'f> {
     family: &'f Family,
-    /// The events of each step, of which the last one is repeated. A step is what repeats: with two optimizers that take turns, one
-    /// step of each.
+    /// Events of each step; the last step is repeated.
+    ///
+    /// A step is the repeating part: with two optimizers that alternate, one step of each.
     steps: Vec<Range<usize>>,
     /// Sizes of all allocations, by length.
     sizes: FxHashMap<u64, Vec<u64>>,
 }
 
-/// What a sequence takes.
+/// Result of a sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct SequenceRun {
-    /// PyTorch's counters at the end, with their peaks.
+    /// PyTorch's final counters, with their peaks.
     pub counters: Counters,
-    /// The step in which the card had no room; `None`: there was room for all.
+    /// Step in which the card had no room; `None`: all steps ran.
     pub failed_in: Option<usize>,
 }
 
-/// What a sequence needs.
+/// Memory needs of a sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct SequenceNeeds {
-    /// On a card that is never full.
+    /// Run on a card that is never full.
     pub endless: SequenceRun,
-    /// The least memory of a card, in bytes, with which all steps run.
+    /// Bytes of the smallest card on which all steps run.
     pub least: u64,
 }
 
 impl<'f> Sequence<'f> {
-    /// For steps of any of these lengths. `None`: the recorded steps differ from each other, so that they cannot be continued.
+    /// Returns a sequence for steps of these lengths, or `None` if the recorded steps differ from each other and cannot
+    /// be continued.
     pub fn new(family: &'f Family, lengths: impl IntoIterator<Item = u64>) -> Option<Sequence<'f>> {
         let period = family.period?;
         let ends = &family.recording.steps;
-        // In whole periods from the last step; what is left at the start is of the first.
+        // Counts whole periods back from the last step; the rest belongs to the first.
         let first = (ends.len() - 1) % period.steps;
         let mut start = 0;
         let steps = ends[first..].iter().step_by(period.steps).map(|end| std::mem::replace(&mut start, *end)..*end);
@@ -57,12 +59,12 @@ impl<'f> Sequence<'f> {
         Some(Sequence { family, steps, sizes })
     }
 
-    /// How many events a step has.
+    /// Returns the number of events in a step.
     pub fn events_in_step(&self) -> usize {
         self.steps.last().map_or(0, |events| events.len())
     }
 
-    /// Carries out steps of these lengths, which are among those that the sequence was made for.
+    /// Replays steps of these lengths, which must be among the lengths given to `new`.
     pub fn run(&self, lengths: &[u64], settings: &Settings, card: Card) -> SequenceRun {
         let mut allocator = self.family.allocator(settings, card);
         let last = self.steps.len() - 1;
@@ -79,7 +81,7 @@ impl<'f> Sequence<'f> {
         SequenceRun { counters: *allocator.counters(), failed_in: None }
     }
 
-    /// What steps of these lengths need. `outside`: bytes of the card that are not the allocator's.
+    /// Returns the needs of steps of these lengths; `outside` is the bytes of the card outside the allocator.
     pub fn needs(&self, lengths: &[u64], settings: &Settings, outside: u64) -> SequenceNeeds {
         let endless = self.run(lengths, settings, Card::UNLIMITED);
         let fits = |memory: u64| {

@@ -1,4 +1,4 @@
-//! The parts of a program: training, and what follows its steps.
+//! Parts of a program: training, and the parts after its steps.
 
 use std::ops::Range;
 
@@ -7,27 +7,27 @@ use crate::allocator::Counters;
 /// A part of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
-    /// Up to the last step that was recorded, and the one after it.
+    /// Training, up to the step after the last recorded one.
     Training,
     /// Batches of another DataLoader, without an optimizer step.
     Evaluation,
-    /// A state is collected and saved.
+    /// Collects and saves a state.
     Saving,
-    /// What is none of these, after the training steps.
+    /// Anything else after the training steps.
     Rest,
 }
 
 impl Stage {
-    /// All of them.
+    /// All parts.
     pub const ALL: [Stage; 4] = [Stage::Training, Stage::Evaluation, Stage::Saving, Stage::Rest];
 
-    /// From its number in a trace. `None`: the program failed there.
+    /// Converts its number in a trace. `None`: the program failed there.
     pub(crate) fn of(number: u64) -> Option<Stage> {
         Self::ALL.get(usize::try_from(number).ok()?).copied()
     }
 }
 
-/// The most that PyTorch's counters said in a part of the program.
+/// Peaks of PyTorch's counters in a part of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct StagePeak {
     /// Bytes allocated.
@@ -43,29 +43,29 @@ impl StagePeak {
     }
 }
 
-/// Where parts of a recording begin, by events.
+/// Starts of the parts of a recording, by event.
 #[derive(Clone, Default, Debug)]
 pub struct Stages {
-    /// The first event of each, and what it is.
+    /// First event of each part, and the part.
     pub begins: Vec<(usize, Stage)>,
-    /// Whether the program failed after the training steps.
+    /// True if the program failed after the training steps.
     pub has_failed: bool,
 }
 
 impl Stages {
-    /// The part that an event belongs to.
+    /// Returns the part to which an event belongs.
     pub fn at(&self, event: usize) -> Stage {
         let begun = self.begins.iter().rev().find(|(begin, _)| *begin <= event);
         begun.map_or(Stage::Training, |(_, stage)| *stage)
     }
 
-    /// The event at which the first part begins that follows a step. (Lightning evaluates before the first one, too.)
+    /// Returns the start of the first part that follows a step. Lightning also evaluates before the first step.
     pub(crate) fn first_after(&self, steps: &[usize]) -> Option<usize> {
         let first = *steps.first()?;
         self.begins.iter().map(|(begin, _)| *begin).find(|begin| *begin >= first)
     }
 
-    /// Events, cut where another part begins. A part may have none.
+    /// Splits events at the starts of parts. A part may be empty.
     pub(crate) fn cut(&self, events: Range<usize>) -> Vec<(Stage, Range<usize>)> {
         let mut start = events.start;
         let mut stage = self.at(start);

@@ -1,8 +1,8 @@
 //! Replay until steps repeat exactly.
 //!
-//! After a few steps the allocator still takes new segments now and then, because free memory is cut up differently. The last
-//! recorded step is therefore carried out again and again, until all segments and blocks are what they were after an earlier one,
-//! often two before: from then on all repeats.
+//! After a few steps, the allocator still takes a new segment occasionally, because free memory is split differently.
+//! The last recorded step is therefore repeated until all segments and blocks equal those after an earlier repetition,
+//! often two before. From then on everything repeats.
 
 use std::ops::Range;
 
@@ -12,60 +12,60 @@ use crate::plan::family::Family;
 use crate::plan::period::Period;
 use crate::plan::stage::{Stage, StagePeak};
 
-/// Enough: real trainings need two to five.
+/// Limit on repetitions: real trainings need two to five.
 const MAX_REPETITIONS: u32 = 40;
 
-/// Whether the figures hold for any number of steps.
+/// Validity of the figures for any number of steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Steadiness {
-    /// Steps repeat exactly, after the last recorded one was carried out so many times more.
+    /// Steps repeat exactly after this many further repetitions of the last recorded one.
     After(u32),
-    /// Each step keeps so many bytes more.
+    /// Each step keeps this many bytes more.
     Grows(u64),
-    /// The allocator has not become steady.
+    /// The allocator did not become steady.
     NotYet,
-    /// The recorded steps differ from each other, or are too few: the figures are those of the recording alone.
+    /// The recorded steps differ from each other, or are too few: the figures describe the recording alone.
     Unknown,
 }
 
-/// Where something happened.
+/// Position of an event in the replay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Position {
     /// Index of the event in the recording.
     pub event: usize,
-    /// How many times the period had been carried out again, this time included.
+    /// Number of repetitions of the period, including this one.
     pub repetition: u32,
 }
 
-/// What a program takes at one batch size.
+/// Memory of a program at one batch size.
 #[derive(Clone, Copy, Debug)]
 pub struct Planned {
-    /// PyTorch's counters at the end, with their peaks.
+    /// PyTorch's final counters, with their peaks.
     pub counters: Counters,
-    /// Whether they hold for any number of steps.
+    /// Validity for any number of steps.
     pub steadiness: Steadiness,
-    /// The request that the card had no room for.
+    /// Request for which the card had no room.
     pub out_of_memory: Option<OutOfMemory>,
-    /// The most in each part of the program, in the order of [`Stage::ALL`]; `None`: it was not recorded.
+    /// Peaks of each part of the program, in the order of [`Stage::ALL`]; `None`: not recorded.
     pub stages: [Option<StagePeak>; Stage::ALL.len()],
-    /// Where most was allocated.
+    /// Position of the allocated peak.
     pub(crate) peak: Position,
 }
 
 impl Planned {
-    /// Whether there was room for everything.
+    /// Returns true if the card had room for everything.
     pub fn fits(&self) -> bool {
         self.out_of_memory.is_none()
     }
 }
 
 impl Family {
-    /// Carries out the program with allocations of these sizes ([`Family::sizes`]).
+    /// Replays the program with allocations of these sizes ([`Family::sizes`]).
     pub fn run(&self, sizes: &[u64], settings: &Settings, card: Card) -> Planned {
         Run::new(self, sizes, settings, card).run()
     }
 
-    /// An allocator that has nothing yet, and knows the recording's places.
+    /// Returns an empty allocator with the recording's places.
     pub(crate) fn allocator(&self, settings: &Settings, card: Card) -> Allocator {
         let mut allocator = Allocator::new(settings.clone(), card);
         for place in &self.recording.places {
@@ -74,12 +74,13 @@ impl Family {
         allocator
     }
 
-    /// The request at a position. `None`: it concerns what was freed once and for all, in an earlier repetition.
+    /// Returns the request at a position, or `None` if an earlier repetition already freed the block for good.
     pub(crate) fn request_at(&self, position: Position, sizes: &[u64]) -> Option<Request> {
         let request = self.request(self.recording.events[position.event], sizes);
         match self.period {
             Some(period) if position.repetition > 0 => {
-                // Without parts of the program that are meant to follow, what does is the step in which it was ended.
+                // Unless further parts of the program are to be planned, the events after the period belong to the step
+                // in which it was stopped.
                 let is_meant = self.recording.has_parts_after_steps();
                 let is_after = is_meant && position.event >= period.events.1;
                 self.renamed(request, &period, position.repetition, is_after)
@@ -88,25 +89,25 @@ impl Family {
         }
     }
 
-    /// A request of the period, or of what follows it, when the period is carried out for the n-th time again.
+    /// Returns a request of the period, or of the events after it, for the n-th repetition.
     fn renamed(&self, request: Request, period: &Period, repetition: u32, is_after: bool) -> Option<Request> {
         let total = self.recording.allocations.len() as u32;
-        // Ids of the n-th repetition come after all recorded ones.
+        // Ids of the n-th repetition follow all recorded ones.
         let id_in = |offset: u32, repetition: u32| match repetition {
             0 => period.first + offset,
             _ => total + (repetition - 1) * period.count + offset,
         };
-        // Other ids stay what they are: the end frees what no repetition has freed.
+        // Other ids stay unchanged: the end frees blocks that no repetition has freed.
         let recorded = |id: u32| is_after.then_some(id);
         let renamed = |id: u32| {
             if let Some(offset) = id.checked_sub(period.first) {
-                // What follows the period has ids of its own.
+                // Events after the period have separate ids.
                 return if offset < period.count { Some(id_in(offset, repetition)) } else { recorded(id) };
             }
             if (period.first - id).div_ceil(period.count) > period.reach.max(1) {
                 return recorded(id);
             }
-            // From the time before: it is the allocation of so many repetitions before this one.
+            // An id from an earlier run: the allocation of equally many repetitions before this one.
             let id = id + repetition * period.count;
             match id.checked_sub(period.first) {
                 Some(offset) => Some(id_in(offset % period.count, offset / period.count)),
@@ -158,7 +159,7 @@ impl<'f> Run<'f> {
         };
         self.events(0..period.events.1, 0)?;
         let (steadiness, repetitions) = self.repeat(&period)?;
-        // What follows the last step: it frees what the last repetition allocated.
+        // The events after the last step free the allocations of the last repetition.
         self.events(period.events.1..count, repetitions)?;
         Ok(steadiness)
     }
@@ -184,7 +185,7 @@ impl<'f> Run<'f> {
         let recording = &self.family.recording;
         for (stage, events) in recording.stages.cut(events) {
             let mut most = self.stages[stage as usize].unwrap_or_default();
-            most.take(self.allocator.counters()); // What is there when it begins.
+            most.take(self.allocator.counters()); // Memory live at its start.
             for event in events {
                 let position = Position { event, repetition };
                 let Some(request) = self.family.request_at(position, self.sizes) else { continue };

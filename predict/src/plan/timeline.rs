@@ -11,28 +11,29 @@ use crate::plan::steady::Position;
 /// Consecutive requests of the recording.
 #[derive(Clone, Copy, Debug)]
 pub struct TimelineBucket {
-    /// The most bytes allocated.
+    /// Peak bytes allocated.
     pub allocated: u64,
-    /// What these were, in the order of [`Category::ALL`].
+    /// Bytes of each category at that peak, in the order of [`Category::ALL`].
     pub categories: [u64; Category::COUNT],
-    /// The most bytes reserved.
+    /// Peak bytes reserved.
     pub reserved: u64,
-    /// What the program was doing at the end.
+    /// Phase of the program at the end.
     pub phase: Phase,
 }
 
 /// Memory over the recorded steps.
 #[derive(Clone, Debug)]
 pub struct PlannedTimeline {
-    /// Buckets of equally many requests.
+    /// Buckets with equal numbers of requests.
     pub buckets: Vec<TimelineBucket>,
-    /// In which of them an optimizer's step ended.
+    /// Indices of the buckets in which an optimizer step ended.
     pub steps: Vec<usize>,
 }
 
 impl Family {
-    /// Carries out the recording once with allocations of these sizes ([`Family::sizes`]), on a card that is never full, and cuts
-    /// it into at most `count` buckets.
+    /// Replays the recording once with allocations of these sizes ([`Family::sizes`]), on a card that is never full.
+    ///
+    /// Splits it into at most `count` buckets.
     pub fn timeline(&self, sizes: &[u64], settings: &Settings, count: usize) -> PlannedTimeline {
         let events = &self.recording.events;
         let count = count.clamp(1, events.len().max(1));
@@ -42,7 +43,7 @@ impl Family {
         let mut phase = Phase::Other;
         let mut buckets: Vec<TimelineBucket> = Vec::with_capacity(count);
         for (event, what) in events.iter().enumerate() {
-            // Before it is gone, the block is known.
+            // The block is known until it is freed.
             if let Event::Free(id) | Event::FreeRequested(id) = *what {
                 let bytes: &mut u64 = &mut held[self.category(id)];
                 *bytes = bytes.saturating_sub(allocator.block_size(id).unwrap_or(0));

@@ -1,4 +1,4 @@
-//! Programs made up for tests.
+//! Synthetic programs for tests.
 
 use memlab_predict::allocator::PoolKey;
 use memlab_predict::plan::{Allocation, Event, Recording, Stages};
@@ -7,7 +7,7 @@ use memlab_trace::{Category, Model};
 
 pub const MIB: u64 = 1 << 20;
 
-/// Writes recordings as one thinks of them.
+/// Writes recordings event by event.
 pub struct Script {
     pub recording: Recording,
 }

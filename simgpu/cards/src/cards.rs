@@ -23,9 +23,10 @@ unsafe impl Send for Cards {}
 unsafe impl Sync for Cards {}
 
 impl Cards {
-    /// Opens the cards that `SIMGPU_CARDS` names. The first process creates them: `SIMGPU_DEVICES` (default 1) devices
-    /// of the kind that `SIMGPU_CARD` names, with `SIMGPU_MEMORY` if it is set. The cards are private to the process if
-    /// the file cannot be used.
+    /// Opens the cards that `SIMGPU_CARDS` names.
+    ///
+    /// The first process creates them: `SIMGPU_DEVICES` (default 1) devices of the kind that `SIMGPU_CARD` names, with
+    /// the memory in `SIMGPU_MEMORY` if it is set. If the file cannot be used, the cards are private to the process.
     pub fn open() -> Cards {
         let table = std::env::var_os("SIMGPU_CARDS")
             .and_then(|path| file::open_shared(path.as_ref()))
@@ -35,40 +36,40 @@ impl Cards {
         Cards { table, model: model(), visible: (0..devices).collect(), slot: AtomicU64::new(u64::MAX) }
     }
 
-    /// Like [`Cards::open`], but only the devices that `CUDA_VISIBLE_DEVICES` names.
+    /// Opens the cards like [`Cards::open`], but only the devices that `CUDA_VISIBLE_DEVICES` names.
     pub fn open_visible() -> Cards {
         let all = Cards::open();
         let list = std::env::var("CUDA_VISIBLE_DEVICES").ok();
         Cards { visible: visible::select(list.as_deref(), all.devices()), ..all }
     }
 
-    /// How many devices this process sees.
+    /// Returns the number of devices that this process sees.
     pub fn devices(&self) -> usize {
         self.visible.len()
     }
 
-    /// The card number of a visible device.
+    /// Returns the card number of a visible device.
     pub fn physical(&self, device: usize) -> usize {
         self.visible[device]
     }
 
-    /// The device ordinal of card number `physical`, if this process sees it.
+    /// Returns the device ordinal of card number `physical`, if this process sees it.
     pub fn visible(&self, physical: usize) -> Option<usize> {
         self.visible.iter().position(|card| *card == physical)
     }
 
-    /// What each device is. Its memory can be another: [`Cards::memory`].
+    /// Returns the model of each device. Its memory can differ from the model's: [`Cards::memory`].
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// The memory of each device in bytes.
+    /// Returns the memory of each device in bytes.
     pub fn memory(&self) -> u64 {
         // SAFETY: the table is mapped for the life of the process and this field never changes.
         unsafe { (*self.table).memory }
     }
 
-    /// Bytes that living processes hold on `device`.
+    /// Returns the bytes that living processes hold on `device`.
     pub fn held(&self, device: usize) -> u64 {
         let device = self.physical(device);
         self.with(|table, _| {
@@ -77,7 +78,7 @@ impl Cards {
         })
     }
 
-    /// Charges `bytes` of `device` to this process; false if less is free.
+    /// Charges `bytes` of `device` to this process; returns false if less is free.
     pub fn take(&self, device: usize, bytes: u64) -> bool {
         let device = self.physical(device);
         self.with(|table, own| {
@@ -106,7 +107,7 @@ impl Cards {
         });
     }
 
-    /// The living processes that hold memory on `device`, with their bytes, contexts included.
+    /// Returns the living processes that hold memory on `device`, with their bytes, contexts included.
     pub fn processes(&self, device: usize) -> Vec<(i32, u64)> {
         let device = self.physical(device);
         self.with(|table, _| {
@@ -140,7 +141,7 @@ impl Cards {
     }
 }
 
-/// The index of this process's slot, claimed at first use.
+/// Returns the index of this process's slot, claimed at first use.
 fn own_slot(table: &mut Table, own: &AtomicU64) -> Option<usize> {
     let known = own.load(Ordering::Relaxed);
     let pid = std::process::id() as i32;
@@ -154,7 +155,7 @@ fn own_slot(table: &mut Table, own: &AtomicU64) -> Option<usize> {
     Some(free)
 }
 
-/// Frees what dead processes held.
+/// Frees the memory of dead processes.
 fn reap(table: &mut Table) {
     for slot in &mut table.slots {
         if slot.pid != 0 && !process::is_alive(slot.pid, slot.start_time) {

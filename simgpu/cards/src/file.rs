@@ -1,7 +1,7 @@
-//! Creating, opening and removing the card file.
+//! Creates, opens and removes the card file.
 //!
 //! A process that has the file open holds a shared `flock` on it, which the kernel drops when the process dies. A file
-//! that can be locked exclusively is therefore unused: the last process to exit removes it, and the first process of
+//! that can be locked exclusively is therefore unused. The last process to exit removes it. The first process of
 //! another invocation removes the files that killed processes left behind.
 
 use std::ffi::CString;
@@ -18,7 +18,7 @@ use crate::table::{MAGIC, MAX_DEVICES, Table};
 /// Descriptor, path and owner of the card file, for [`leave`].
 static IN_USE: OnceLock<(PathBuf, i32, u32)> = OnceLock::new();
 
-/// Maps the card file at `path` and creates it if it does not exist. None when that fails.
+/// Maps the card file at `path` and creates it if it does not exist. Returns `None` on failure.
 pub fn open_shared(path: &Path) -> Option<*mut Table> {
     loop {
         if let Ok(file) = OpenOptions::new().read(true).write(true).open(path) {
@@ -55,7 +55,7 @@ pub fn open_shared(path: &Path) -> Option<*mut Table> {
     }
 }
 
-/// Cards that only this process uses.
+/// Returns cards that only this process uses.
 pub fn private() -> *mut Table {
     let table = map(None).expect("a few hundred KiB of memory");
     fill(table);
@@ -104,7 +104,7 @@ fn remember(path: &Path, file: File) {
     }
 }
 
-/// At exit: the last process removes the file.
+/// Removes the file at exit of the last process.
 extern "C" fn leave() {
     let Some((path, fd, pid)) = IN_USE.get() else { return };
     if *pid != std::process::id() {

@@ -1,20 +1,20 @@
-//! The simulated cards: what they are ([`Model`], the table [`MODELS`]), how many there are, how much memory each has, and
-//! which process holds how much of it ([`Cards`]).
+//! The simulated cards: their model ([`Model`], the table [`MODELS`]), number and memory, and the memory that each
+//! process holds ([`Cards`]).
 //!
-//! Every process under one `simgpu` invocation maps the same small file (named by `SIMGPU_CARDS`), so that free
-//! memory, NVML's figures and running out of memory are right across processes. Without that variable the cards are
-//! private to the process. A slot identifies its process by pid and start time; every query first frees the slots of
-//! dead processes.
+//! Every process under one `simgpu` invocation maps the same small file (named by `SIMGPU_CARDS`). Free memory, NVML's
+//! figures and out-of-memory errors are therefore right across processes. Without that variable, the cards are private
+//! to the process. A slot identifies its process by pid and start time. Every query first frees the slots of dead
+//! processes.
 //!
 //! # Layers
 //!
 //! ```text
-//! cards         what one process sees and holds
+//! cards         the cards and memory of one process
 //! file          the mapped card file
-//! table         what is in it
-//! environment   what the environment asks for
+//! table         contents of the card file
+//! environment   environment variables
 //! naming        cards by name or by size
-//! models        the table of cards that can be named
+//! models        the table of named cards
 //! model, process, visible
 //! ```
 

@@ -1,25 +1,26 @@
-//! What a card is: the figures that the driver, the runtime and NVML answer with.
+//! Model of a card: the figures that the driver, the runtime and NVML return.
 
 const MIB: u64 = 1 << 20;
 
-/// The width of every card's PCI Express.
+/// Width of every card's PCI Express link.
 pub const LINK_LANES: u32 = 16;
 
 /// A card. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Model {
-    /// How `--card` and `SIMGPU_CARD` name it.
+    /// Name for `--card` and `SIMGPU_CARD`.
     pub name: &'static str,
-    /// Its name in CUDA, NVML and `nvidia-smi`.
+    /// Name in CUDA, NVML and `nvidia-smi`.
     pub device_name: &'static str,
-    /// The device number on the PCI bus.
+    /// Device number on the PCI bus.
     pub pci_device: u16,
-    /// What `cuDeviceTotalMem` says: all that programs can have, contexts included. It differs by up to 1 % between
-    /// drivers.
+    /// Bytes that `cuDeviceTotalMem` returns: all memory available to programs, contexts included.
+    ///
+    /// It differs by up to 1 % between drivers.
     pub memory: u64,
-    /// Whether `memory` was read on such a card; else it is `board` less what similar cards keep back.
+    /// True if `memory` was read on such a card; else it is `board` less the reserve of similar cards.
     pub is_memory_read: bool,
-    /// What NVML and `nvidia-smi` say: `memory` and what the driver keeps for itself.
+    /// Bytes that NVML and `nvidia-smi` report: `memory` and the driver's reserve.
     pub board: u64,
     /// Compute capability, such as (9, 0).
     pub capability: (u8, u8),
@@ -33,22 +34,22 @@ pub struct Model {
     pub memory_clock_khz: u32,
     /// Width of the memory bus, in bits.
     pub bus_bits: u32,
-    /// What a process takes beside what it allocates.
+    /// Memory of a process besides its allocations.
     pub context: Context,
 }
 
 impl Model {
-    /// What one multiprocessor and one block can have.
+    /// Returns the limits of one multiprocessor and one block.
     pub fn limits(&self) -> Limits {
         Limits::of(self.capability)
     }
 
-    /// Bytes per second of its memory at the highest clock: two transfers for each cycle.
+    /// Returns the bytes per second of its memory at the highest clock: two transfers per cycle.
     pub fn memory_bandwidth(&self) -> u64 {
         u64::from(self.memory_clock_khz) * 1000 * 2 * u64::from(self.bus_bits) / 8
     }
 
-    /// The generation of its PCI Express.
+    /// Returns the generation of its PCI Express link.
     pub fn link_generation(&self) -> u32 {
         match self.capability {
             (7, _) => 3,
@@ -57,42 +58,48 @@ impl Model {
         }
     }
 
-    /// Bytes per second of its link to the host in one direction (PCI-SIG: 8, 16 and 32 GT/s, 128 bits in 130).
+    /// Returns the bytes per second of its link to the host in one direction (PCI-SIG: 8, 16 and 32 GT/s, 128 bits in
+    /// 130).
     pub fn link_bandwidth(&self) -> u64 {
         let transfers = 1_000_000_000 << self.link_generation();
         transfers * u64::from(LINK_LANES) / 8 * 128 / 130
     }
 
-    /// What the driver keeps of the board's memory for itself.
+    /// Returns the bytes of the board that the driver reserves.
     pub fn reserved(&self) -> u64 {
         self.board - self.memory
     }
 }
 
-/// What a process takes beside what it allocates: the context, the kernels that were loaded, and the libraries' own
-/// memory. A real process starts at `least` and gets near `bytes` as it loads kernels; the simulated one takes `bytes` at
-/// once. Without cuBLAS's workspaces, which PyTorch allocates.
+/// Memory of a process besides its allocations: the context, loaded kernels, and the libraries' own memory.
+///
+/// A real process starts at `least` and approaches `bytes` as it loads kernels; the simulated one takes `bytes` at
+/// once. Excludes cuBLAS's workspaces, which PyTorch allocates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Context {
-    /// In a training program after some steps.
+    /// Bytes in a training program after some steps.
     pub bytes: u64,
-    /// The least: a program that has made one tensor.
+    /// Minimum: a program that has made one tensor.
     pub least: u64,
-    /// The most to be expected.
+    /// Expected maximum.
     pub most: u64,
-    /// Whether it was measured on such a card.
+    /// True if it was measured on such a card.
     pub is_measured: bool,
 }
 
 impl Context {
-    /// H100 80GB HBM3 and H200 (driver 580.159, PyTorch 2.11.0+cu130), NVML's used memory less PyTorch's reserved, the same
-    /// on both: 524 MiB for the bare context, 616 with one tensor, 682 with cuBLAS, 764 after steps of a transformer with
-    /// autocast, convolutions and an LSTM. Long runs were seen at 0.68 to 0.80 GiB.
+    /// Measured on an H100 80GB HBM3 and an H200 (driver 580.159, PyTorch 2.11.0+cu130) as NVML's used memory less
+    /// PyTorch's reserved, the same on both.
+    ///
+    /// 524 MiB for the bare context, 616 with one tensor, 682 with cuBLAS, 764 after steps of a transformer with
+    /// autocast, convolutions and an LSTM. Long runs showed 0.68 to 0.80 GiB.
     pub(crate) const HOPPER: Context =
         Context { bytes: 764 * MIB, least: 616 * MIB, most: 820 * MIB, is_measured: true };
 
-    /// An estimate: the driver sets aside 1 KiB of stack for each thread that can run (264 of the 524 MiB on Hopper), and
-    /// the rest is what Hopper takes. Kernels of other cards differ in size, so the least is without any.
+    /// Estimates the context of a card that was not measured.
+    ///
+    /// The driver sets aside 1 KiB of stack for each thread that can run (264 of the 524 MiB on Hopper). The rest is
+    /// Hopper's. Kernels of other cards differ in size, so the minimum excludes kernels.
     pub(crate) const fn estimate(multiprocessors: u32, capability: (u8, u8)) -> Context {
         let stacks = stacks(multiprocessors, capability);
         let rest = Context::HOPPER.bytes - stacks_of_hopper();
@@ -112,17 +119,17 @@ const fn stacks_of_hopper() -> u64 {
 /// Capability").
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// Threads of a multiprocessor.
+    /// Threads per multiprocessor.
     pub threads: u32,
-    /// Blocks of a multiprocessor.
+    /// Blocks per multiprocessor.
     pub blocks: u32,
     /// Shared memory of a multiprocessor.
     pub shared: u32,
-    /// The most shared memory that a block can ask for.
+    /// Maximum shared memory that a block can request.
     pub shared_of_a_block: u32,
-    /// Shared memory of each block that the system keeps.
+    /// Shared memory of each block that the system reserves.
     pub shared_reserved: u32,
-    /// How many times faster single precision is than double.
+    /// Ratio of single-precision to double-precision speed.
     pub single_to_double: u32,
 }
 
@@ -150,9 +157,9 @@ mod tests {
 
     #[test]
     fn an_estimate_for_the_measured_card_is_what_was_measured() {
-        // GIVEN the rule for cards that nobody measured, WHEN it is used for the card that it was made from
+        // GIVEN the rule for unmeasured cards, WHEN it is used for the card that it was derived from
         let estimate = Context::estimate(132, (9, 0));
-        // THEN it says what was measured, and that it is an estimate
+        // THEN it returns the measured figures, marked as an estimate
         assert_eq!(
             estimate,
             Context { least: estimate.least, most: estimate.most, is_measured: false, ..Context::HOPPER }

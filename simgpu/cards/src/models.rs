@@ -1,30 +1,30 @@
 //! The table of cards.
 //!
-//! `h100` and `h200` were read on such cards (driver 580.159.04). For the others, the memory is what public outputs of
-//! `deviceQuery` and `torch.cuda.get_device_properties` say, in bytes or in whole MiB, with the driver's CUDA or PyTorch's
-//! version where that is known. Drivers differ by up to 1 %; of several figures, a newer driver's is here. Where none was
-//! found, it is the board less 402 MiB, which an RTX 4070 Ti SUPER keeps back. Board sizes are those of `nvidia-smi`. Bus,
-//! cache and clocks have no influence on memory.
+//! The rows `h100` and `h200` were read on such cards (driver 580.159.04). For the others, the memory is from public
+//! outputs of `deviceQuery` and `torch.cuda.get_device_properties`, in bytes or in whole MiB, with the version of the
+//! driver's CUDA or of PyTorch where known. Drivers differ by up to 1 %; of several figures, the newest driver's is
+//! used. Without a public figure, the memory is the board less 402 MiB, the reserve of an RTX 4070 Ti SUPER. Board
+//! sizes are those of `nvidia-smi`. Bus, cache and clocks do not affect memory.
 
 use crate::model::{Context, Model};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// The memory that programs can have.
+/// Memory available to programs.
 #[derive(Clone, Copy)]
 enum Memory {
     /// Read on such a card, in bytes.
     Read(u64),
     /// Read on such a card, in MiB.
     ReadMib(u64),
-    /// Not found.
+    /// No figure was found.
     Board,
 }
 
 use Memory::{Board, Read, ReadMib};
 
-/// A card, as the columns of the table say.
+/// A card, in the columns of the table.
 #[derive(Clone, Copy)]
 struct Row(
     /* name */ &'static str,
@@ -47,7 +47,7 @@ const ROWS: [Row; COUNT] = [
     Row("h100",         "NVIDIA H100 80GB HBM3",          0x2330, (9, 0),  132, Read(85_017_493_504),     81_559, 5_120,  52_428_800, (1_980,  2_619), Some(Context::HOPPER)),
     Row("h100-pcie",    "NVIDIA H100 PCIe",               0x2331, (9, 0),  114, ReadMib(81_008),          81_559, 5_120,  52_428_800, (1_755,  1_593), None), // PyTorch 2.0+cu118
     Row("a100-80gb",    "NVIDIA A100-SXM4-80GB",          0x20b2, (8, 0),  108, Read(84_987_740_160),     81_920, 5_120,  41_943_040, (1_410,  1_593), None), // CUDA 12.2
-    Row("a100-40gb",    "NVIDIA A100-SXM4-40GB",          0x20b0, (8, 0),  108, Read(42_297_786_368),     40_960, 5_120,  41_943_040, (1_410,  1_215), None), // CUDA 12.3, PCIe; CUDA 11 said 42,505,273,344
+    Row("a100-40gb",    "NVIDIA A100-SXM4-40GB",          0x20b0, (8, 0),  108, Read(42_297_786_368),     40_960, 5_120,  41_943_040, (1_410,  1_215), None), // CUDA 12.3, PCIe; CUDA 11 reported 42,505,273,344
     Row("l40s",         "NVIDIA L40S",                    0x26b9, (8, 9),  142, Read(47_576_711_168),     46_068,   384, 100_663_296, (2_520,  9_001), None), // CUDA 12.4
     Row("l4",           "NVIDIA L4",                      0x27b8, (8, 9),   58, Read(23_612_293_120),     23_034,   192,  50_331_648, (2_040,  6_251), None), // CUDA 12.0
     Row("a10",          "NVIDIA A10",                     0x2236, (8, 6),   72, Read(23_609_475_072),     23_028,   384,   6_291_456, (1_695,  6_251), None), // CUDA 12.2
@@ -68,7 +68,7 @@ const ROWS: [Row; COUNT] = [
 
 const COUNT: usize = 22;
 
-/// The cards that can be named, the largest of each line first.
+/// Named cards, the largest of each line first.
 pub const MODELS: [Model; COUNT] = {
     let mut models = [DEFAULT; COUNT];
     let mut index = 0;
@@ -79,7 +79,7 @@ pub const MODELS: [Model; COUNT] = {
     models
 };
 
-/// The card that no name asks for: an H100 with little memory and a small context, so that it fits every machine.
+/// Default card: an H100 with little memory and a small context, so that it fits every machine.
 pub(crate) const DEFAULT: Model = Model {
     name: "default",
     device_name: "NVIDIA SimGPU (memlab)",
@@ -92,7 +92,7 @@ pub(crate) const DEFAULT: Model = Model {
 
 const H100: usize = 2;
 
-/// A card of a size: an H100 with so much memory.
+/// Returns a card of a given size: an H100 with this much memory.
 pub(crate) fn of_size(memory: u64) -> Model {
     Model { memory, board: memory.saturating_add(DEFAULT.reserved()), context: Context::HOPPER, ..DEFAULT }
 }
@@ -145,14 +145,14 @@ mod tests {
     #[test]
     fn every_card_is_plausible() {
         for model in MODELS {
-            // GIVEN a card, THEN the driver keeps something for itself, but little
+            // GIVEN a card, THEN the driver reserves a small part of it
             let reserved = model.reserved() as f64 / model.board as f64;
             assert!((0.002..0.05).contains(&reserved), "{}: {reserved}", model.name);
-            // AND its context fits many times
+            // AND many contexts fit
             assert!(model.context.least < model.context.bytes && model.context.bytes < model.context.most);
             assert!(model.context.most * 8 < model.memory, "{}", model.name);
         }
-        // AND what the default card was before it had a table
+        // AND the default card is as it was before the table existed
         assert_eq!((DEFAULT.memory, DEFAULT.reserved(), DEFAULT.multiprocessors), (8 << 30, 615 << 20, 132));
         assert_eq!(ROWS[H100].0, "h100");
     }

@@ -7,11 +7,11 @@ use memlab_units::{LimitError, ParseError};
 use crate::model::Model;
 use crate::models::{MODELS, of_size};
 
-/// A name that no card has. `Display` says which there are, the likeliest first.
+/// A name that no card has. `Display` lists the valid names, the likeliest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownCard {
     asked: String,
-    /// What is wrong with it as a size, if it is meant to be one.
+    /// The error of its size, if it looks like one.
     size: Option<LimitError>,
     names: Vec<&'static str>,
 }
@@ -27,12 +27,14 @@ impl fmt::Display for UnknownCard {
 
 impl std::error::Error for UnknownCard {}
 
-/// The card that `text` names: a name of the table, the name that CUDA gives it, or a size, for an H100 with so much memory.
-/// Case, spaces, hyphens and the makers' words ("NVIDIA", "GeForce", "RTX", …) do not matter.
+/// Returns the card that `text` names: a name of the table, its name in CUDA, or a size, for an H100 with this much
+/// memory.
+///
+/// Ignores case, spaces, hyphens and the makers' words ("NVIDIA", "GeForce", "RTX", …).
 ///
 /// # Errors
 ///
-/// If no card is called so.
+/// If no card has this name.
 ///
 /// ```
 /// assert_eq!(simgpu_cards::find("A100-40GB").unwrap().multiprocessors, 108);
@@ -57,14 +59,14 @@ pub fn find(text: &str) -> Result<Model, UnknownCard> {
     Err(UnknownCard { asked: text.to_owned(), size, names })
 }
 
-/// What tells names apart.
+/// Returns the part of a name that distinguishes it.
 fn essence(name: &str) -> String {
     let words = name.split(|character: char| !character.is_ascii_alphanumeric()).map(str::to_ascii_lowercase);
     let joined: String = words.filter(|word| !matches!(word.as_str(), "nvidia" | "geforce" | "tesla")).collect();
     joined.strip_prefix("rtx").map_or(joined.clone(), str::to_owned)
 }
 
-/// How many letters have to be changed, added or removed to make the beginning of `to` of `from`.
+/// Returns the number of letters to change, add or remove to turn `from` into the beginning of `to`.
 fn distance(from: &str, to: &str) -> usize {
     let mut row: Vec<usize> = (0..=to.len()).collect();
     for (done, letter) in from.bytes().enumerate() {
@@ -84,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_card_is_found_by_each_of_its_names() {
-        // GIVEN every card, WHEN it is asked for by its name here, in CUDA, and in other spellings, THEN it is found.
+        // GIVEN every card, WHEN it is looked up by its name here, in CUDA, and in other spellings, THEN it is found.
         for model in MODELS {
             let spellings = [model.name.to_owned(), model.device_name.to_owned(), model.name.to_uppercase()];
             for text in spellings.into_iter().chain([model.name.replace('-', " "), model.name.replace('-', "")]) {

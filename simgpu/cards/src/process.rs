@@ -1,7 +1,8 @@
 //! Distinguishes a living process from a dead one whose pid was reused.
 
-/// When `pid` started, in clock ticks since boot (field 22 of `/proc/pid/stat`, see proc(5)); None when there is no
-/// such process or it is a zombie.
+/// Returns the start time of `pid` in clock ticks since boot (field 22 of `/proc/pid/stat`, see proc(5)).
+///
+/// Returns `None` if no such process exists or it is a zombie.
 pub fn start_time(pid: i32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The command name may hold spaces and parentheses: fields are counted after the last one.
@@ -10,7 +11,7 @@ pub fn start_time(pid: i32) -> Option<u64> {
     if matches!(state, "Z" | "X") { None } else { fields.nth(18)?.parse().ok() }
 }
 
-/// Whether the process that had `pid` and started at `started` is still alive.
+/// Returns true if the process with `pid` that started at `started` is still alive.
 pub fn is_alive(pid: i32, started: u64) -> bool {
     start_time(pid) == Some(started)
 }

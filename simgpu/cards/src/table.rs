@@ -1,17 +1,17 @@
-//! The contents of the card file.
+//! Contents of the card file.
 
 use std::mem::MaybeUninit;
 
-/// The most devices one set of cards can have.
+/// Maximum number of devices of one set of cards.
 pub const MAX_DEVICES: usize = 16;
 
-/// The most processes that can hold memory at one time.
+/// Maximum number of processes that can hold memory at the same time.
 pub(crate) const MAX_PROCESSES: usize = 512;
 
 /// Written last when a card file is created: a file without it is not a finished card file.
 pub(crate) const MAGIC: u64 = 0x5349_4d47_5055_3031;
 
-/// The memory that one process holds.
+/// Memory of one process.
 #[repr(C)]
 pub(crate) struct Slot {
     /// 0 when the slot is free.
@@ -21,7 +21,7 @@ pub(crate) struct Slot {
     pub(crate) held: [u64; MAX_DEVICES],
 }
 
-/// The contents of the card file, shared by all processes.
+/// Contents of the card file, shared by all processes.
 #[repr(C)]
 pub(crate) struct Table {
     pub(crate) magic: u64,

@@ -1,20 +1,21 @@
-//! Which of the cards a process sees: `CUDA_VISIBLE_DEVICES`.
+//! Selects the cards that a process sees: `CUDA_VISIBLE_DEVICES`.
 
-/// The UUID of a card, as `nvidia-smi -L` would write it.
+/// Returns the UUID of a card in the format of `nvidia-smi -L`.
 pub fn uuid_text(card: usize) -> String {
     let hex: String = uuid(card).iter().map(|byte| format!("{byte:02x}")).collect();
     format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
-/// The UUID of a card.
+/// Returns the UUID of a card.
 pub fn uuid(card: usize) -> [u8; 16] {
     let mut uuid = *b"memlab simgpu \0\0";
     uuid[15] = card as u8;
     uuid
 }
 
-/// The cards that a list names by number or by (a prefix of) UUID, in its order. As documented, the first element that
-/// names no card, or repeats one, ends the list.
+/// Returns the cards that a list names by number or by (a prefix of) UUID, in its order.
+///
+/// As documented, the first element that names no card, or repeats one, ends the list.
 pub fn select(list: Option<&str>, cards: usize) -> Vec<usize> {
     let Some(list) = list else { return (0..cards).collect() };
     let mut selected = Vec::new();
@@ -38,7 +39,7 @@ mod tests {
 
     #[test]
     fn the_list_selects_cards_and_their_order() {
-        // GIVEN four cards, WHEN there is no list, THEN all are visible.
+        // GIVEN four cards, WHEN no list is given, THEN all are visible.
         assert_eq!(select(None, 4), [0, 1, 2, 3]);
         // WHEN some are named, THEN those are visible, in that order.
         assert_eq!(select(Some("2,0"), 4), [2, 0]);

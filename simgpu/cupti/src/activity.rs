@@ -25,7 +25,7 @@ extern "C" fn cuptiActivityRegisterCallbacks(request: Option<Request>, complete:
     SUCCESS
 }
 
-/// Kinds that nothing here reports are taken, and have no records.
+/// Accepts kinds without records here, too.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityEnable(kind: u32) -> u32 {
     want(kind, true)
@@ -56,7 +56,7 @@ extern "C" fn cuptiActivityEnableDriverApi(callback: u32, enable: u8) -> u32 {
     if settings::want_calls(Domain::Driver, callback, enable != 0) { SUCCESS } else { INVALID_PARAMETER }
 }
 
-/// All work is done when it is submitted, so a flush that is not forced returns as much as one that is.
+/// All work is done when it is submitted, so unforced and forced flushes return the same records.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityFlushAll(_flag: u32) -> u32 {
     buffers::flush();
@@ -129,7 +129,7 @@ unsafe extern "C" fn cuptiActivityPopExternalCorrelationId(kind: u32, last: *mut
     }
 }
 
-/// Sizes of CUPTI's own buffers and the like: there are none here.
+/// Accepts attributes, such as sizes of CUPTI's own buffers, which do not exist here.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivitySetAttribute(_attribute: u32, size: *const usize, value: *const c_void) -> u32 {
     if size.is_null() || value.is_null() { INVALID_PARAMETER } else { SUCCESS }

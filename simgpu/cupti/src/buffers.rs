@@ -1,5 +1,7 @@
-//! The program's buffers. They are asked for on the threads that fill them; a thread of CUPTI returns the full ones, and a
-//! flush returns all of them on the thread that asks for it.
+//! The program's buffers.
+//!
+//! Threads request the buffers that they fill. A thread of CUPTI returns the full ones, and a flush returns all of them
+//! on the calling thread.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -20,7 +22,7 @@ struct Buffer {
     start: *mut u8,
     size: usize,
     used: usize,
-    /// How many records it can take; 0 for as many as fit.
+    /// Maximum number of records; 0 for as many as fit.
     most_records: usize,
     records: usize,
 }
@@ -35,7 +37,7 @@ impl Buffer {
 
     fn add(&mut self, record: &Record) {
         let (from, bytes) = record.bytes();
-        // SAFETY: `has_room` was true, and the program's buffer is as long as it said.
+        // SAFETY: `has_room` was true, and the program vouches for the length of its buffer.
         unsafe { std::ptr::copy_nonoverlapping(from, self.start.add(self.used), bytes) };
         self.used += bytes;
         self.records += 1;
@@ -46,9 +48,9 @@ struct BufferState {
     callbacks: Option<(Request, Complete)>,
     open: Option<Buffer>,
     full: VecDeque<Buffer>,
-    /// Buffers that threads are returning at the moment.
+    /// Buffers that threads are returning now.
     returning: usize,
-    /// How long an open buffer is kept; zero for any time.
+    /// Maximum age of an open buffer; zero for no limit.
     period: Duration,
 }
 
@@ -60,33 +62,33 @@ static STATE: Mutex<BufferState> = Mutex::new(BufferState {
     period: Duration::ZERO,
 });
 
-/// Something about the state has changed.
+/// Signals a change of the state.
 static CHANGED: Condvar = Condvar::new();
 
-/// Records that no buffer took, since they were last asked for.
+/// Number of records dropped for lack of a buffer since the last query.
 static DROPPED: AtomicUsize = AtomicUsize::new(0);
 
 fn state() -> MutexGuard<'static, BufferState> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sets who gives buffers and gets them back.
+/// Sets the callbacks that provide buffers and take them back.
 pub fn register(request: Request, complete: Complete) {
     static THREAD: Once = Once::new();
     state().callbacks = Some((request, complete));
     THREAD.call_once(|| {
-        // Without it, buffers are returned by flushes only.
+        // If the thread cannot start, only flushes return buffers.
         std::thread::Builder::new().name("cupti".to_owned()).spawn(return_full_buffers).ok();
     });
 }
 
-/// Sets how long records stay in a buffer that is not full; zero for any time.
+/// Sets the maximum time that records stay in a buffer that is not full; zero for no limit.
 pub fn set_period(period: Duration) {
     state().period = period;
     CHANGED.notify_all();
 }
 
-/// How many records were dropped since the last question.
+/// Returns the number of records dropped since the last query.
 pub fn take_dropped() -> usize {
     DROPPED.swap(0, Ordering::Relaxed)
 }
@@ -105,7 +107,7 @@ pub fn write(records: &[Record]) {
 }
 
 impl BufferState {
-    /// The open buffer if it has room, else a new one.
+    /// Returns the open buffer if it has room, else a new one.
     fn buffer_for(&mut self, bytes: usize) -> Option<&mut Buffer> {
         if self.open.as_ref().is_none_or(|open| !open.has_room(bytes)) {
             self.full.extend(self.open.take());
@@ -137,7 +139,7 @@ fn give_back(mut state: MutexGuard<'static, BufferState>, buffer: Buffer) -> Mut
     state
 }
 
-/// Returns all buffers with records in them; when it returns, the program has them.
+/// Returns all buffers with records to the program before it returns.
 pub fn flush() {
     let mut state = state();
     let open = state.open.take_if(|open| open.used > 0);
@@ -176,7 +178,7 @@ mod tests {
     use super::*;
     use crate::records::{External, kind};
 
-    /// Room for two records.
+    /// Size of two records.
     const SIZE: usize = 2 * size_of::<External>() + 8;
 
     static DECLINES: AtomicBool = AtomicBool::new(false);
@@ -211,7 +213,7 @@ mod tests {
         register(request, complete);
         write(&[1, 2, 3, 4, 5].map(record));
         flush();
-        // THEN all have come back, in pieces that a thread and the flush returned in any order
+        // THEN all have come back, in buffers that a thread and the flush returned in any order
         let mut returned = std::mem::take(&mut *RETURNED.lock().expect("returned"));
         returned.sort();
         assert_eq!(returned, [vec![1, 2], vec![3, 4], vec![5]]);

@@ -7,7 +7,7 @@ use crate::result::{INVALID_PARAMETER, MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED, SUCCE
 use crate::subscriber::{self, Callback};
 use crate::{nodes, source};
 
-/// The only subscriber's handle.
+/// Handle of the only subscriber.
 const SUBSCRIBER: usize = 0x5375_6273;
 
 /// `CUPTI_CB_DOMAIN_SIZE`.
@@ -36,7 +36,7 @@ extern "C" fn cuptiUnsubscribe(subscriber: usize) -> u32 {
     SUCCESS
 }
 
-/// Domains other than driver and runtime are taken. Nobody is called for them, but for nodes of graphs.
+/// Accepts domains other than driver and runtime. These have no callbacks, except for graph nodes.
 fn enable(subscriber: usize, domain: u32, change: impl FnOnce(Domain) -> bool) -> u32 {
     if subscriber != SUBSCRIBER || domain == 0 || domain >= DOMAINS || !Domain::of(domain).is_none_or(change) {
         return INVALID_PARAMETER;

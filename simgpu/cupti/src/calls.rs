@@ -1,8 +1,8 @@
-//! The calls of a thread, and the records that they make.
+//! The calls of a thread, and their records.
 //!
-//! A call has a correlation id, and so has all work that it submits. A call of the driver inside one of the runtime has the id of
-//! that: the subscriber is told of it, but it makes no record. When a call ends, its records are written in the order that they have on a card: its work,
-//! external correlations, then the call.
+//! A call and all work that it submits share a correlation id. A driver call inside a runtime call has the runtime
+//! call's id: the subscriber is notified of it, but it makes no record. When a call ends, its records are written in
+//! the order of a real card: its work, external correlations, then the call.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,18 +21,18 @@ struct Call {
     function: Option<Function>,
     correlation: u32,
     correlation_data: u64,
-    /// Whether it is a call of the driver inside one of the runtime.
+    /// True for a driver call inside a runtime call.
     is_inner: bool,
     start: u64,
     work: Vec<(Submitted, Span)>,
 }
 
 thread_local! {
-    /// The innermost last.
+    /// Calls in progress, the innermost last.
     static CALLS: RefCell<Vec<Call>> = const { RefCell::new(Vec::new()) };
 }
 
-/// How threads are numbered: 0 as pthread_self, 1 as the system (`CUpti_ActivityThreadIdType`).
+/// Thread numbering: 0 for pthread_self, 1 for the system's ids (`CUpti_ActivityThreadIdType`).
 pub static THREAD_IDS: AtomicU32 = AtomicU32::new(0);
 
 fn with<R>(body: impl FnOnce(&mut Vec<Call>) -> R) -> Option<R> {
@@ -44,7 +44,7 @@ fn new_correlation() -> u32 {
     LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
-/// A call begins.
+/// Records the start of a call.
 pub fn enter(domain: Domain, name: &str) {
     let function = names::find(domain, name);
     let outer = with(|calls| calls.last().map(|call| (call.domain, call.correlation))).flatten();
@@ -60,7 +60,7 @@ pub fn enter(domain: Domain, name: &str) {
     with(|calls| calls.push(call));
 }
 
-/// The call that began last has submitted work.
+/// Adds submitted work to the innermost call.
 pub fn submit(work: &Submitted) {
     let span = timeline::schedule(work);
     with(|calls| {
@@ -70,7 +70,7 @@ pub fn submit(work: &Submitted) {
     });
 }
 
-/// The call that began last ends.
+/// Ends the innermost call.
 pub fn leave(status: i32) {
     let Some(mut call) = with(Vec::pop).flatten() else { return };
     let end = if call.is_inner { 0 } else { clock::now() };

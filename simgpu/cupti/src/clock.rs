@@ -1,25 +1,24 @@
-//! Timestamps: those of the system's clock, or of the program's own.
+//! Timestamps of the system's clock, or of a clock that the program sets.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// `CUpti_TimestampCallbackFunc`.
 pub type Timestamp = unsafe extern "C" fn() -> u64;
 
-/// The program's clock; 0 for the system's.
+/// Function of the program's clock; 0 for the system's clock.
 static OWN: AtomicUsize = AtomicUsize::new(0);
 
 static GENERATION: AtomicUsize = AtomicUsize::new(0);
 
-/// When the program's clock was set, by the system's clock and by its own.
+/// Time at which the program's clock was set, by the system's clock and by the program's.
 static SET_AT: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
-/// Steps of the program's clock in a second; 0 before they were measured.
+/// Ticks per second of the program's clock; 0 before it is measured.
 static PER_SECOND: AtomicU64 = AtomicU64::new(0);
 
 const SECOND: u64 = 1_000_000_000;
 
-/// The program's clock is measured for at least this long: a read takes tens of nanoseconds, so the error is below 1
-/// in 10,000.
+/// Minimum measuring time of the program's clock: a read takes tens of nanoseconds, so the error is below 1 in 10,000.
 const MEASURED_NS: u64 = 1_000_000;
 
 fn system() -> u64 {
@@ -35,18 +34,18 @@ fn own() -> Option<Timestamp> {
     unsafe { std::mem::transmute::<usize, Option<Timestamp>>(address) }
 }
 
-/// The time, in nanoseconds since 1970 or in steps of the program's clock.
+/// Returns the time, in nanoseconds since 1970 or in ticks of the program's clock.
 pub fn now() -> u64 {
     // SAFETY: the program promised a function that can be called from any thread.
     own().map_or_else(system, |own| unsafe { own() })
 }
 
-/// How often the clock was set: times before are of another.
+/// Returns how often the clock was set: earlier times are of another clock.
 pub fn generation() -> usize {
     GENERATION.load(Ordering::Acquire)
 }
 
-/// Takes the program's clock.
+/// Sets the program's clock.
 pub fn set(clock: Timestamp) {
     // SAFETY: as in `now`.
     let time = unsafe { clock() };
@@ -57,7 +56,7 @@ pub fn set(clock: Timestamp) {
     GENERATION.fetch_add(1, Ordering::AcqRel);
 }
 
-/// Nanoseconds in steps of the clock. PyTorch's clock counts cycles, although CUPTI asks for nanoseconds.
+/// Converts nanoseconds to ticks of the clock. PyTorch's clock counts cycles, although CUPTI asks for nanoseconds.
 pub fn steps(nanoseconds: u64) -> u64 {
     let Some(own) = own() else { return nanoseconds };
     let mut per_second = PER_SECOND.load(Ordering::Relaxed);
@@ -76,7 +75,7 @@ pub fn steps(nanoseconds: u64) -> u64 {
     scaled(nanoseconds, per_second, SECOND)
 }
 
-/// `value * times / by`.
+/// Returns `value * times / by`.
 fn scaled(value: u64, times: u64, by: u64) -> u64 {
     (u128::from(value) * u128::from(times) / u128::from(by)) as u64
 }

@@ -1,16 +1,16 @@
-//! The small numbers that records have for handles, and names that stay when a module is unloaded.
+//! Small numbers that stand for handles in records, and names that outlive their module.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What real cards call the default stream.
+/// Number of the default stream on real cards.
 const DEFAULT_STREAM: u32 = 7;
 
-/// What real cards call the first stream that a program makes.
+/// Number of the program's first stream on real cards.
 const FIRST_STREAM: u32 = 13;
 
-/// Numbers by handle, in the order in which they were asked for.
+/// Numbers by handle, in the order of their first use.
 #[derive(Default)]
 struct Numbers(HashMap<usize, u32>);
 
@@ -35,12 +35,12 @@ fn ids() -> MutexGuard<'static, Option<Ids>> {
     IDS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The number of a context.
+/// Returns the number of a context.
 pub fn context(handle: usize) -> u32 {
     ids().get_or_insert_default().contexts.of(handle, 1)
 }
 
-/// The number of a stream. All handles of the default stream have the same.
+/// Returns the number of a stream. All handles of the default stream have the same.
 pub fn stream(handle: usize) -> u32 {
     match handle {
         0 | 1 => DEFAULT_STREAM,
@@ -48,17 +48,17 @@ pub fn stream(handle: usize) -> u32 {
     }
 }
 
-/// The number of an executable graph; 0 for none.
+/// Returns the number of an executable graph; 0 for none.
 pub fn graph(handle: usize) -> u32 {
     if handle == 0 { 0 } else { ids().get_or_insert_default().graphs.of(handle, 1) }
 }
 
-/// The number of a node; 0 for none.
+/// Returns the number of a node; 0 for none.
 pub fn node(handle: usize) -> u64 {
     if handle == 0 { 0 } else { ids().get_or_insert_default().nodes.of(handle, 1).into() }
 }
 
-/// A copy of a name that stays.
+/// Returns a permanent copy of a name.
 pub fn name(name: &CStr) -> &'static CStr {
     let mut ids = ids();
     let names = &mut ids.get_or_insert_default().names;

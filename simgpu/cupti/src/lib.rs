@@ -1,24 +1,25 @@
-//! The simulated CUPTI: callbacks and activity records of the calls and the work that the simulated runtime and driver tell of.
+//! The simulated CUPTI: callbacks and activity records of the calls and the work that the simulated runtime and driver
+//! report.
 //!
-//! Kernels compute nothing there, so their times follow a rule (`timeline`). Records have the newest layouts (CUDA 13.2):
-//! each is an older one with fields appended, so programs that were compiled for CUDA 12 read them too.
+//! Kernels compute nothing, so their times follow a rule (`timeline`). Records have the newest layouts (CUDA 13.2).
+//! Each is an older one with fields appended, so programs compiled for CUDA 12 read them too.
 //!
 //! # Layers
 //!
 //! ```text
 //! activity, callbacks, queries    entry points
-//! source       where calls and work are told of
-//! calls        the calls of a thread, and the records that they make
+//! source       receives calls and work
+//! calls        the calls of a thread, and their records
 //! work         the records of work
 //! nodes        the subscriber's callbacks for nodes of graphs
-//! subscriber   who is called back
+//! subscriber   the subscriber's function and its calls
 //! buffers      the program's buffers, and the thread that returns them
 //! external     external correlation ids of a thread
 //! records      layouts
-//! settings     which records are wanted
-//! timeline     when the device does what
+//! settings     enabled records
+//! timeline     times of the device's work
 //! clock        timestamps
-//! ids          numbers for handles, names that stay
+//! ids          numbers for handles, permanent names
 //! names        functions and their callback ids
 //! result       error codes
 //! ```

@@ -12,7 +12,7 @@ pub enum Domain {
 }
 
 impl Domain {
-    /// The domain of a number.
+    /// Returns the domain of a number.
     pub fn of(number: u32) -> Option<Domain> {
         [Domain::Driver, Domain::Runtime].into_iter().find(|domain| *domain as u32 == number)
     }
@@ -30,9 +30,9 @@ impl Domain {
 #[derive(Clone, Copy, Debug)]
 pub struct Function {
     pub callback: u32,
-    /// As it is exported.
+    /// Exported name.
     pub name: &'static CStr,
-    /// As CUPTI calls it: of the runtime, with the version that introduced it.
+    /// Name in CUPTI: for the runtime, with the version that introduced it.
     pub full_name: &'static CStr,
 }
 
@@ -55,14 +55,14 @@ fn function(domain: Domain, line: &'static str) -> Option<(&'static str, Functio
     Some((name, function))
 }
 
-/// The function that is exported under a name. A later version that CUPTI has no id for counts as the plain one.
+/// Returns the function exported under a name. A later version without an id in CUPTI counts as the plain one.
 pub fn find(domain: Domain, name: &str) -> Option<Function> {
     let table = table(domain);
     let plain = || name.find("_v").map(|end| &name[..end]);
     table.get(name).or_else(|| table.get(plain()?)).copied()
 }
 
-/// The function with a callback id.
+/// Returns the function with a callback id.
 pub fn of_callback(domain: Domain, callback: u32) -> Option<Function> {
     table(domain).values().find(|function| function.callback == callback).copied()
 }
@@ -75,13 +75,13 @@ mod tests {
     fn functions_have_the_callback_ids_of_the_headers() {
         // GIVEN names as the libraries export them, WHEN they are looked up
         let id = |domain, name| find(domain, name).map(|function| function.callback);
-        // THEN the ids are NVIDIA's, also of a later version that has no id of its own
+        // THEN the ids are NVIDIA's, also for a later version without an id
         assert_eq!(id(Domain::Runtime, "cudaLaunchKernel"), Some(211));
         assert_eq!(id(Domain::Runtime, "cudaMemcpyAsync"), Some(41));
         assert_eq!(id(Domain::Driver, "cuLaunchKernel"), Some(307));
         assert_eq!(id(Domain::Runtime, "cudaStreamGetCaptureInfo_v3"), id(Domain::Runtime, "cudaStreamGetCaptureInfo"));
         assert_eq!(id(Domain::Runtime, "cudaMakeCoffee"), None);
-        // AND back
+        // AND the reverse lookup works
         let launch = of_callback(Domain::Runtime, 211).expect("a launch");
         assert_eq!((launch.name, launch.full_name), (c"cudaLaunchKernel", c"cudaLaunchKernel_v7000"));
     }

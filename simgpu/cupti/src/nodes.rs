@@ -1,4 +1,4 @@
-//! The subscriber's callbacks for nodes of graphs, of the domain of resources.
+//! The subscriber's callbacks for graph nodes, in the resource domain.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -36,7 +36,7 @@ struct Graph {
     executable: usize,
 }
 
-/// Sets whether a callback is wanted; nobody is called for others of the domain.
+/// Enables or disables a callback. Other callbacks of the domain are never called.
 pub fn want(callback: u32, wanted: bool) {
     match callback {
         CREATED => CREATED_WANTED.store(wanted, Ordering::Relaxed),
@@ -45,17 +45,19 @@ pub fn want(callback: u32, wanted: bool) {
     }
 }
 
-/// The subscription has ended.
+/// Disables all callbacks when the subscription ends.
 pub fn want_none() {
     [CREATED, CLONED].into_iter().for_each(|callback| want(callback, false));
 }
 
-/// Whether any is wanted.
+/// Returns true if a callback is enabled.
 pub fn is_any_wanted() -> bool {
     CREATED_WANTED.load(Ordering::Relaxed) || CLONED_WANTED.load(Ordering::Relaxed)
 }
 
-/// A node was made: of a graph, or, as a card does it, of an executable graph: that is created, and is a clone.
+/// Notifies the subscriber of a new node of a graph.
+///
+/// A node of an executable graph is reported as created and as a clone, as on a card.
 pub fn notify(node: usize, original: usize) {
     let data = Graph {
         graph: 0,

@@ -1,4 +1,4 @@
-//! Versions, texts, times and numbers.
+//! Queries: versions, texts, times and numbers.
 
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! The layouts of the records, as in cupti_activity.h of CUDA 13.2.
+//! Layouts of the records, as in cupti_activity.h of CUDA 13.2.
 
 use std::ffi::c_char;
 
@@ -6,7 +6,7 @@ use std::ffi::c_char;
 pub mod kind {
     pub const MEMCPY: u32 = 1;
     pub const MEMSET: u32 = 2;
-    /// Kernels that run one at a time, with the layout of the others.
+    /// Kernels that run one at a time, with the layout of concurrent ones.
     pub const KERNEL: u32 = 3;
     pub const DRIVER: u32 = 4;
     pub const RUNTIME: u32 = 5;
@@ -202,7 +202,7 @@ pub enum Record {
 }
 
 impl Record {
-    /// Where it lies and how long it is: a multiple of 8, beginning with the kind.
+    /// Returns its address and length: a multiple of 8, beginning with the kind.
     pub fn bytes(&self) -> (*const u8, usize) {
         fn of<T>(record: &T) -> (*const u8, usize) {
             (std::ptr::from_ref(record).cast(), size_of::<T>())
@@ -219,7 +219,7 @@ impl Record {
     }
 }
 
-/// The length of a record of a kind.
+/// Returns the length of a record of a kind.
 pub fn length(of_kind: u32) -> Option<usize> {
     Some(match of_kind {
         kind::KERNEL | kind::CONCURRENT_KERNEL => size_of::<Kernel>(),

@@ -10,7 +10,7 @@ pub const INVALID_KIND: u32 = 21;
 pub const MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED: u32 = 39;
 pub const UNKNOWN: u32 = 999;
 
-/// The name of a code that this library returns.
+/// Returns the name of a code that this library returns.
 pub fn name(code: u32) -> Option<&'static CStr> {
     Some(match code {
         SUCCESS => c"CUPTI_SUCCESS",

@@ -1,4 +1,4 @@
-//! Where calls and work are told of: the simulated driver and runtime.
+//! Source of calls and work: the simulated driver and runtime.
 
 use std::ffi::{CStr, c_void};
 use std::sync::{Mutex, Once, OnceLock, PoisonError};
@@ -41,13 +41,13 @@ unsafe fn text<'a>(start: *const u8, len: usize) -> &'a str {
     std::str::from_utf8(unsafe { std::slice::from_raw_parts(start, len) }).unwrap_or_default()
 }
 
-/// A function of the driver or the runtime that sets an observer.
+/// Returns the function of the driver or the runtime that sets an observer.
 fn observe(library: *mut c_void, name: &CStr) -> Option<Observe> {
     // SAFETY: the name is NUL-terminated, and a function of that name has this type.
     unsafe { std::mem::transmute::<*mut c_void, Option<Observe>>(libc::dlsym(library, name.as_ptr())) }
 }
 
-/// What sets the observers of the driver and the runtime, once they were looked for.
+/// Functions that set the observers of the driver and the runtime, after the first lookup.
 static OBSERVES: OnceLock<[Option<Observe>; 2]> = OnceLock::new();
 
 fn find_both() -> [Option<Observe>; 2] {
@@ -67,7 +67,7 @@ fn set(observes: &[Option<Observe>; 2], is_observing: bool) {
     }
 }
 
-/// Asks to be told, or no longer, after a change of what is wanted.
+/// Starts or stops observing after a change of the enabled records and callbacks.
 pub fn update() {
     static OBSERVING: Mutex<bool> = Mutex::new(false);
     static FORKS: Once = Once::new();
@@ -83,7 +83,7 @@ pub fn update() {
     });
 }
 
-/// In a forked child nothing is recorded: CUDA does not work there, and the thread that returns buffers is missing.
+/// Records nothing in a forked child: CUDA does not work there, and the thread that returns buffers is missing.
 extern "C" fn forked() {
     if let Some(observes) = OBSERVES.get() {
         set(observes, false);

@@ -1,4 +1,4 @@
-//! Who is called back at the beginning and the end of calls. There can be one.
+//! The subscriber, called at the start and the end of calls. Only one can exist.
 
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +13,10 @@ pub type Callback = unsafe extern "C" fn(*mut c_void, u32, u32, *const c_void);
 /// `CUpti_CallbackData`.
 #[repr(C)]
 struct Data {
-    /// 0 at the beginning, 1 at the end.
+    /// 0 at the start, 1 at the end.
     site: u32,
     function: *const c_char,
-    /// Null: what the functions were called with is not told.
+    /// Null: the arguments of the call are not passed on.
     parameters: *const c_void,
     status: *mut c_void,
     symbol: *const c_char,
@@ -31,15 +31,15 @@ const _: () = assert!(size_of::<Data>() == 72);
 /// The subscriber: its function and its data.
 static SUBSCRIBER: Mutex<Option<(Callback, usize)>> = Mutex::new(None);
 
-/// The functions it is called for, by domain.
+/// Enabled functions, by domain.
 static WANTED: [[AtomicBool; CALLBACKS]; 2] = [const { [const { AtomicBool::new(false) }; CALLBACKS] }; 2];
 
-/// The subscriber's function and data.
+/// Returns the subscriber's function and data.
 pub fn subscriber() -> Option<(Callback, usize)> {
     *SUBSCRIBER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Subscribes; false if there is a subscriber.
+/// Subscribes; returns false if a subscriber exists.
 pub fn subscribe(callback: Callback, data: usize) -> bool {
     let mut subscriber = SUBSCRIBER.lock().unwrap_or_else(PoisonError::into_inner);
     if subscriber.is_some() {
@@ -49,41 +49,43 @@ pub fn subscribe(callback: Callback, data: usize) -> bool {
     true
 }
 
-/// Ends the subscription; false if there is none.
+/// Ends the subscription; returns false if none exists.
 pub fn unsubscribe() -> bool {
     [Domain::Driver, Domain::Runtime].into_iter().for_each(|domain| want_all(domain, false));
     SUBSCRIBER.lock().unwrap_or_else(PoisonError::into_inner).take().is_some()
 }
 
-/// Sets whether calls of a function are wanted; false if there is no such function.
+/// Enables or disables callbacks for a function; returns false for an unknown function.
 pub fn want(domain: Domain, callback: u32, wanted: bool) -> bool {
     let function = WANTED[domain as usize - 1].get(callback as usize);
     function.map(|function| function.store(wanted, Ordering::Relaxed)).is_some()
 }
 
-/// Sets whether calls of all functions are wanted.
+/// Enables or disables callbacks for all functions.
 pub fn want_all(domain: Domain, wanted: bool) {
     WANTED[domain as usize - 1].iter().for_each(|function| function.store(wanted, Ordering::Relaxed));
 }
 
-/// Whether any calls are wanted.
+/// Returns true if any callback is enabled.
 pub fn is_any_wanted() -> bool {
     WANTED.iter().flatten().any(|function| function.load(Ordering::Relaxed))
 }
 
-/// Whether calls of a function are wanted.
+/// Returns true if callbacks for a function are enabled.
 pub fn is_wanted(domain: Domain, callback: u32) -> bool {
     WANTED[domain as usize - 1].get(callback as usize).is_some_and(|function| function.load(Ordering::Relaxed))
 }
 
-/// Where in a call the subscriber is called.
+/// Point of a call at which the subscriber is called.
 pub enum Site {
     Enter,
     /// With the status that the call returns.
     Exit(i32),
 }
 
-/// Calls the subscriber, if it wants this call. `correlation_data` is its own from the beginning of the call to the end.
+/// Calls the subscriber if this call is enabled.
+///
+/// `correlation_data` is the subscriber's, from the start of the call to its end.
 pub fn notify(domain: Domain, function: Function, site: Site, correlation: u32, correlation_data: &mut u64) {
     if !is_wanted(domain, function.callback) {
         return;

@@ -1,10 +1,10 @@
-//! When the device does what. Nothing is computed, so the times follow a rule:
+//! Times of the device's work. Nothing is computed, so the times follow a rule:
 //!
-//! - a kernel takes 2 µs, and what 32 bytes of memory traffic for each of its threads take;
-//! - a copy between host and device takes 1 µs and what its bytes take on the link, a copy on the device what twice its bytes
-//!   take in memory, and a fill what its bytes take in memory;
-//! - the work of a stream is done in order, each piece when it is submitted or when the one before has ended; streams do not
-//!   wait for each other, and the program waits for none of it.
+//! - A kernel takes 2 µs, and the time of 32 bytes of memory traffic per thread.
+//! - A copy between host and device takes 1 µs and the time of its bytes on the link. A copy on the device takes the
+//!   time of twice its bytes in memory, and a fill that of its bytes in memory.
+//! - The work of a stream runs in order. Each piece starts when it is submitted or when the previous one has ended.
+//!   Streams do not wait for each other, and the program waits for none of them.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -18,14 +18,14 @@ const TRANSFER_NS: u64 = 1_000;
 const BYTES_OF_A_THREAD: u64 = 32;
 const SECOND: u128 = 1_000_000_000;
 
-/// Beginning and end, by the clock of the records.
+/// Start and end, by the clock of the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     pub start: u64,
     pub end: u64,
 }
 
-/// How long a card takes for a task, in nanoseconds.
+/// Returns the duration of a task on a card, in nanoseconds.
 pub fn duration(task: &Task, speeds: Speeds) -> u64 {
     let on_device = |kind: MemoryKind| !matches!(kind, MemoryKind::Pageable | MemoryKind::Pinned);
     match *task {
@@ -49,10 +49,10 @@ fn transfer(bytes: u64, per_second: u64) -> u64 {
     (u128::from(bytes) * SECOND / u128::from(per_second.max(1))) as u64
 }
 
-/// The end of the last work of each stream of a context.
+/// End of the last work of each stream of a context.
 #[derive(Default)]
 struct Timeline {
-    /// Of the clock.
+    /// Generation of the clock.
     generation: usize,
     ends: HashMap<(usize, usize), u64>,
 }
@@ -66,7 +66,7 @@ impl Timeline {
     }
 }
 
-/// When work that is submitted now is done.
+/// Returns the times of work that is submitted now.
 pub fn schedule(work: &Submitted) -> Span {
     static TIMELINE: Mutex<Option<Timeline>> = Mutex::new(None);
     let duration = clock::steps(duration(&work.task, work.speeds));
@@ -87,17 +87,17 @@ mod tests {
 
     #[test]
     fn durations_follow_from_size_and_card() {
-        // GIVEN a card with 1 TB/s of memory and 50 GB/s to the host, WHEN it is asked what work takes
+        // GIVEN a card with 1 TB/s of memory and 50 GB/s to the host, WHEN the duration of work is computed
         let copy =
             |from, to| duration(&Task::Copy { from, to, devices: [0, 0], bytes: 1_000_000, is_async: true }, SPEEDS);
         let name = std::ptr::null();
         let kernel = Task::Kernel { name, grid: [1000, 1, 1], block: [100, 1, 1], shared: 0, registers: 32 };
-        // THEN the link counts for the host, and memory twice on the device
+        // THEN host copies use the link, and device copies use memory twice
         assert_eq!(copy(MemoryKind::Pinned, MemoryKind::Device), 1_000 + 20_000);
         assert_eq!(copy(MemoryKind::Device, MemoryKind::Pageable), 1_000 + 20_000);
         assert_eq!(copy(MemoryKind::Device, MemoryKind::Managed), 1_000 + 2_000);
         assert_eq!(duration(&Task::Fill { bytes: 1_000_000, value: 0, is_async: true }, SPEEDS), 1_000 + 1_000);
-        // AND a kernel's threads for the kernel
+        // AND a kernel's duration depends on its threads
         assert_eq!(duration(&kernel, SPEEDS), 2_000 + 3_200);
     }
 
@@ -106,7 +106,7 @@ mod tests {
         let mut timeline = Timeline::default();
         // GIVEN work on a stream that ends at 30, WHEN more is submitted to it before and after, and to another stream
         assert_eq!(timeline.add((1, 0), 10, 20), Span { start: 10, end: 30 });
-        // THEN it waits for the end, or for nothing
+        // THEN it starts after the end, or at once
         assert_eq!(timeline.add((1, 0), 15, 5), Span { start: 30, end: 35 });
         assert_eq!(timeline.add((1, 0), 50, 5), Span { start: 50, end: 55 });
         assert_eq!(timeline.add((1, 9), 15, 5), Span { start: 15, end: 20 });

@@ -1,4 +1,4 @@
-//! The records of work on the device.
+//! Records of work on the device.
 
 use std::ffi::{CStr, c_char};
 
@@ -11,7 +11,7 @@ use crate::{ids, settings};
 /// `CUPTI_ACTIVITY_MEMCPY_KIND_PTOP`.
 const PEER: u8 = 10;
 
-/// The records of the work of one call that are wanted.
+/// Returns the enabled records of one call's work.
 pub fn records(work: &[(Submitted, Span)], correlation: u32) -> Vec<Record> {
     let of_a_graph = |(work, _): &&(Submitted, Span)| work.node.graph != 0;
     let graph_wanted = settings::is_wanted(kind::GRAPH_TRACE);
@@ -27,7 +27,7 @@ pub fn records(work: &[(Submitted, Span)], correlation: u32) -> Vec<Record> {
     records
 }
 
-/// One record for all of a graph: it takes the place of those of its nodes.
+/// Returns one record for a whole graph, in place of those of its nodes.
 fn graph_trace(work: &Submitted, span: Span, correlation: u32) -> Record {
     let context = ids::context(work.context);
     Record::GraphTrace(GraphTrace {
@@ -45,7 +45,7 @@ fn graph_trace(work: &Submitted, span: Span, correlation: u32) -> Record {
     })
 }
 
-/// The record of a piece of work; None if such are not wanted.
+/// Returns the record of a piece of work, or `None` if its kind is disabled.
 fn record(work: &Submitted, span: Span, correlation: u32) -> Option<Record> {
     match work.task {
         Task::Kernel { name, grid, block, shared, registers } => {
@@ -221,9 +221,9 @@ mod tests {
         let of_graph = |node| GraphNode { graph: 640, node };
         work.push((submitted(kernel([1; 3]), of_graph(1)), Span { start: 10, end: 20 }));
         work.push((submitted(kernel([2, 1, 1]), of_graph(2)), Span { start: 20, end: 30 }));
-        // WHEN nothing is wanted, THEN there are no records
+        // WHEN nothing is enabled, THEN no records are made
         assert!(records(&work, 3).is_empty());
-        // WHEN copies and kernels are wanted, THEN each has a record of its kind and the number of the call
+        // WHEN copies and kernels are enabled, THEN each has a record of its kind and the number of the call
         [kind::MEMCPY, kind::MEMCPY2, kind::CONCURRENT_KERNEL].into_iter().for_each(|kind| settings::want(kind, true));
         let [Record::PeerCopy(peer), Record::Copy(copy), Record::Kernel(first), Record::Kernel(second)] =
             records(&work, 3)[..]
@@ -234,7 +234,7 @@ mod tests {
         assert_eq!((copy.copy_kind, copy.bytes, copy.start, copy.end), (8, 100, 5, 9));
         assert_eq!((first.graph, second.graph, first.correlation), (second.graph, first.graph, second.correlation));
         assert!(first.graph != 0 && first.graph_node != second.graph_node && copy.graph == 0);
-        // WHEN graphs are wanted as a whole, THEN the graph has one record in place of its nodes
+        // WHEN graphs are enabled as a whole, THEN the graph has one record in place of its nodes
         settings::want(kind::GRAPH_TRACE, true);
         let [Record::PeerCopy(_), Record::Copy(_), Record::GraphTrace(whole)] = records(&work, 3)[..] else {
             panic!("other records");

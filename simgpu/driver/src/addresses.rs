@@ -1,5 +1,5 @@
-//! The addresses of large blocks, as NVIDIA's driver chooses them: PyTorch's allocator takes free blocks of equal size in the order
-//! of their addresses.
+//! Addresses of large blocks, chosen as by NVIDIA's driver: PyTorch's allocator takes free blocks of equal size in the
+//! order of their addresses.
 
 use std::ffi::c_void;
 use std::io;
@@ -7,19 +7,21 @@ use std::sync::{Mutex, PoisonError};
 
 use memlab_predict::allocator::AddressSpace;
 
-/// The granularity of large blocks.
+/// Granularity of large blocks.
 pub const GRANULE: u64 = 2 << 20;
 
-/// Far from the addresses that Linux chooses.
+/// Start of the range, far from the addresses that Linux chooses.
 const BEGIN: u64 = 0x1000_0000_0000;
 const END: u64 = 0x4000_0000_0000;
 
-/// Address space that a program reserves is of no device.
+/// Device of the address space that a program reserves.
 pub const NO_DEVICE: usize = usize::MAX;
 
 static SPACE: Mutex<AddressSpace> = Mutex::new(AddressSpace::new(BEGIN, END));
 
-/// Maps `bytes`, a multiple of [`GRANULE`] or not, at a multiple of it. `None` if the address space is full.
+/// Maps `bytes`, not necessarily a multiple of [`GRANULE`], at a multiple of it.
+///
+/// Returns `None` if the address space is full.
 pub fn map(device: usize, bytes: u64, protection: i32) -> Option<u64> {
     let mut space = SPACE.lock().unwrap_or_else(PoisonError::into_inner);
     let bytes = bytes.checked_next_multiple_of(GRANULE)?;
@@ -27,7 +29,7 @@ pub fn map(device: usize, bytes: u64, protection: i32) -> Option<u64> {
         let address = space.take(device, bytes)?;
         match map_at(address, bytes, protection) {
             Ok(true) => return Some(address),
-            // Somebody else's memory is there. What was taken stays so, and is never tried again.
+            // Other memory is mapped there. The range stays taken and is never tried again.
             Ok(false) => {}
             Err(_) => {
                 space.give_back(address);
@@ -37,12 +39,12 @@ pub fn map(device: usize, bytes: u64, protection: i32) -> Option<u64> {
     }
 }
 
-/// Forgets the range that begins at `address`, if [`map`] gave it, and returns its length.
+/// Forgets the range at `address`, if [`map`] returned it, and returns its length.
 pub fn forget(address: u64) -> Option<u64> {
     SPACE.lock().unwrap_or_else(PoisonError::into_inner).give_back(address)
 }
 
-/// Whether exactly this address could be had.
+/// Maps memory at exactly this address; returns false if it is taken.
 fn map_at(address: u64, bytes: u64, protection: i32) -> io::Result<bool> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: MAP_FIXED_NOREPLACE replaces no mapping.
@@ -65,7 +67,7 @@ mod tests {
 
     #[test]
     fn memory_of_others_is_never_taken() {
-        // GIVEN a block, and memory of somebody else right below, where the next chunk would be
+        // GIVEN a block, and foreign memory right below, at the place of the next chunk
         let first = map(0, 32 << 20, libc::PROT_NONE).unwrap();
         let others = first - GRANULE;
         assert!(map_at(others, GRANULE, libc::PROT_NONE).unwrap());
@@ -73,7 +75,7 @@ mod tests {
         let second = map(0, 32 << 20, libc::PROT_NONE).unwrap();
         // THEN it is elsewhere
         assert!(second + (32 << 20) <= others);
-        // AND what is unmapped can be mapped again
+        // AND the unmapped range can be mapped again
         assert_eq!(forget(second), Some(32 << 20));
         // SAFETY: the range was mapped by this test.
         unsafe { libc::munmap(second as *mut c_void, 32 << 20) };

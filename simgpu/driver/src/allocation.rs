@@ -1,4 +1,4 @@
-//! Device memory: blocks, what they are charged, and the freed blocks that pools keep.
+//! Device memory: blocks, their charges, and freed blocks that pools keep.
 //!
 //! The card is charged the size rounded up: to 2 MiB from 1 MiB on, to 512 bytes below. (The real driver cuts small
 //! blocks out of 2 MiB ones.)
@@ -22,7 +22,7 @@ impl DriverState {
     }
 }
 
-/// The bytes that a block of `size` is charged.
+/// Returns the bytes charged for a block of `size`.
 pub fn rounded(size: u64) -> u64 {
     let step = if size >= GRANULE / 2 { GRANULE } else { 512 };
     size.max(1).next_multiple_of(step)
@@ -70,7 +70,7 @@ pub fn release(state: &mut DriverState, block: Block) {
     state.cards.give_back(block.device, block.charged);
 }
 
-/// Frees the memory of a context that ends.
+/// Frees the memory of an ending context.
 pub fn free_all_of(state: &mut DriverState, context: usize) {
     let left = |block: &&Block| block.context == context && !matches!(block.kind, Kind::Mapped { .. });
     let bases: Vec<u64> = state.space.all().filter(left).map(|block| block.base).collect();

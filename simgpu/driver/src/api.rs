@@ -18,8 +18,10 @@ pub struct Entry {
 // SAFETY: an entry is a name and the address of a function; both are constant.
 unsafe impl Sync for Entry {}
 
-/// Exports driver functions under their ABI names. A second name after `|` (the per-thread default stream variant, or
-/// an older name with the same signature) shares the body. The body returns `Result<(), Code>`.
+/// Exports driver functions under their ABI names.
+///
+/// A second name after `|` (the per-thread default stream variant, or an older name with the same signature) shares the
+/// body. The body returns `Result<(), Code>`.
 macro_rules! api {
     ($(fn $name:ident $(| $also:ident)* ($($args:tt)*) $body:block)*) => {$(
         $crate::api::export_all!([$name $($also)*] ($($args)*) $body);
@@ -77,7 +79,7 @@ macro_rules! list {
 
 pub(crate) use {api, export, export_all, export_also, list};
 
-/// Runs the body of an entry point: injected failures first; panics do not unwind into the caller.
+/// Runs the body of an entry point, after injected failures. Panics do not unwind into the caller.
 pub fn call(name: &'static str, body: impl FnOnce() -> Answer) -> i32 {
     let observed = OBSERVER.enter(name);
     let answer = catch_unwind(AssertUnwindSafe(|| {
@@ -120,7 +122,7 @@ pub unsafe fn answer_if_asked<T>(to: *mut T, value: T) {
     }
 }
 
-/// All entry points.
+/// Returns all entry points.
 pub fn entries() -> &'static [Entry] {
     #[allow(improper_ctypes)] // only the addresses matter
     unsafe extern "C" {

@@ -22,7 +22,7 @@ pub struct Shape2d {
 const _: () = assert!(size_of::<Shape>() == 40 && size_of::<Shape2d>() == 24);
 
 impl Shape {
-    /// Bytes of one element: `CU_AD_FORMAT_*` 8-bit (1, 8), 16-bit (2, 9, 0x10), 32-bit (3, 0xa, 0x20).
+    /// Returns the bytes of one element: `CU_AD_FORMAT_*` 8-bit (1, 8), 16-bit (2, 9, 0x10), 32-bit (3, 0xa, 0x20).
     fn element(&self) -> Result<u64, Code> {
         let channel = match self.format {
             0x01 | 0x08 => 1,
@@ -63,7 +63,7 @@ fn destroy(state: &mut DriverState, array: usize) -> Result<(), Code> {
     Ok(())
 }
 
-/// Address, bytes per row and rows per slice of an array.
+/// Returns address, bytes per row and rows per slice of an array.
 pub fn layout(state: &DriverState, array: usize) -> Result<(u64, u64, u64), Code> {
     let array = state.arrays.get(&array).ok_or(Code::INVALID_HANDLE)?;
     Ok((array.base, array.shape.pitch()?, array.shape.height.max(1)))

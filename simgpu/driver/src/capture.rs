@@ -1,4 +1,4 @@
-//! Stream capture: work on a capturing stream is not executed but becomes a node of a graph.
+//! Stream capture: work on a capturing stream is not executed, and becomes a node of a graph.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ const NONE: i32 = 0;
 const ACTIVE: i32 = 1;
 const INVALIDATED: i32 = 2;
 
-/// How many captures are in progress, so that a launch can skip the lock when there are none.
+/// Number of captures in progress, so that a launch can skip the lock at 0.
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
@@ -35,7 +35,7 @@ fn thread_id() -> u64 {
     unsafe { libc::pthread_self() as u64 }
 }
 
-/// Whether any stream of the process is capturing.
+/// Returns true if any stream of the process is capturing.
 pub fn any_under_way() -> bool {
     UNDER_WAY.load(Ordering::Acquire) > 0
 }
@@ -45,7 +45,7 @@ fn find(state: &DriverState, stream: usize) -> Option<usize> {
     state.captures.iter().find(|(_, capture)| part(capture)).map(|(handle, _)| *handle)
 }
 
-/// The valid capture that a stream belongs to.
+/// Returns the valid capture to which a stream belongs.
 pub fn of(state: &DriverState, stream: usize) -> Result<Option<usize>, Code> {
     match find(state, stream) {
         Some(capture) if state.captures[&capture].invalid => Err(Code::STREAM_CAPTURE_INVALIDATED),
@@ -53,13 +53,14 @@ pub fn of(state: &DriverState, stream: usize) -> Result<Option<usize>, Code> {
     }
 }
 
-/// Submits work to a stream: true if the caller must execute it now, false if it became a node. Work on the legacy
-/// stream fails while a stream that synchronises with it captures.
+/// Submits work to a stream: returns true if the caller must execute it now, false if it became a node.
+///
+/// Work on the legacy stream fails while a stream that synchronises with it captures.
 pub fn submit(state: &mut DriverState, stream: usize, work: Work) -> Result<bool, Code> {
     submit_task(state, stream, work, None)
 }
 
-/// Like [`submit`], of work on the device: a node is told what it does.
+/// Submits work on the device like [`submit`], and stores its task in the node.
 pub fn submit_task(state: &mut DriverState, stream: usize, work: Work, task: Option<Task>) -> Result<bool, Code> {
     if state.captures.is_empty() {
         return Ok(true);
@@ -77,7 +78,7 @@ pub fn submit_task(state: &mut DriverState, stream: usize, work: Work, task: Opt
     Ok(node.is_none())
 }
 
-/// Adds a node for work on a capturing stream; None when the stream does not capture.
+/// Adds a node for work on a capturing stream; returns `None` if the stream does not capture.
 pub fn add(state: &mut DriverState, stream: usize, work: Work) -> Result<Option<usize>, Code> {
     let Some(handle) = of(state, stream)? else { return Ok(None) };
     let capture = state.captures.get_mut(&handle).ok_or(Code::UNKNOWN)?;
@@ -163,7 +164,7 @@ fn new_graph(state: &mut DriverState) -> usize {
     graph
 }
 
-/// Status, id, graph and last nodes of a stream's capture.
+/// Returns status, id, graph and last nodes of a stream's capture.
 fn info(state: &DriverState, stream: usize) -> Result<(i32, u64, usize, &[usize]), Code> {
     stream_handle::check(state, stream)?;
     let Some(handle) = find(state, stream) else { return Ok((NONE, 0, 0, &[])) };
@@ -280,7 +281,7 @@ api! {
     }
 }
 
-/// `flags` 0 adds to the nodes that the next node depends on, 1 replaces them.
+/// Changes the nodes on which the next node depends: `flags` 0 adds to them, 1 replaces them.
 fn update_dependencies(stream: usize, nodes: Vec<usize>, flags: u32) -> Answer {
     let mut state = state()?;
     let handle = of(&state, stream)?.ok_or(Code::ILLEGAL_STATE)?;

@@ -1,6 +1,6 @@
 //! The driver's error codes, with the numbers of `CUresult` in cuda.h.
 
-/// What the body of an entry point returns.
+/// Result of the body of an entry point.
 pub type Answer = Result<(), Code>;
 
 /// A `CUresult` other than success.

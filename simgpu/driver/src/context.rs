@@ -1,4 +1,4 @@
-//! Contexts: one primary context per device, others, and the stack of each thread.
+//! Contexts: one primary context per device, further ones, and the stack of each thread.
 
 use crate::api::{answer, answer_if_asked, api};
 use crate::code::{Answer, Code};
@@ -6,7 +6,7 @@ use crate::current::{current, current_device, current_handle, on_stack};
 use crate::objects::Context;
 use crate::state::{DriverState, state};
 
-/// The bytes a context takes: `SIMGPU_CONTEXT`, or what the card's table says.
+/// Returns the bytes of a context: `SIMGPU_CONTEXT`, or the figure in the card's table.
 fn context_bytes(state: &DriverState) -> u64 {
     simgpu_cards::size_from("SIMGPU_CONTEXT", state.cards.model().context.bytes)
 }

@@ -14,7 +14,7 @@ use crate::state::state;
 use crate::submitted;
 use crate::written;
 
-/// Which side of a copy must be device memory.
+/// Sides of a copy that must be device memory.
 #[derive(Clone, Copy)]
 struct Sides {
     to_device: bool,
@@ -85,7 +85,7 @@ unsafe fn fill<T: Copy + Default + PartialEq + Into<u32>>(
         if !now {
             return Ok(());
         }
-        // The pages of registered memory belong to the program and can be those of a file.
+        // Registered pages belong to the program and may be those of a file.
         let droppable =
             value == T::default() && height == 1 && state.space.find(to).is_some_and(|block| !block.is_host());
         if !droppable {

@@ -1,4 +1,4 @@
-//! Copying two- and three-dimensional pieces of memory, at the time of the call.
+//! Copies two- and three-dimensional pieces of memory, at the time of the call.
 
 use simgpu_observer::Task;
 
@@ -10,7 +10,7 @@ use crate::state::{DriverState, state};
 use crate::submitted;
 use crate::written;
 
-/// One side of a two- or three-dimensional copy: where the first byte is and how far apart rows and slices are.
+/// One side of a two- or three-dimensional copy: address of the first byte, and distances of rows and slices.
 #[derive(Clone, Copy)]
 struct Side {
     first: u64,
@@ -95,7 +95,7 @@ pub struct Copy2d {
 
 const _: () = assert!(size_of::<Copy3d>() == 200 && size_of::<Copy2d>() == 128);
 
-/// What a copy of a box is to an observer.
+/// Describes the copy of a box to an observer.
 fn task_of_box(
     state: &DriverState,
     from: &(CopySide, [u64; 3]),

@@ -15,12 +15,12 @@ pub fn on_stack<R>(body: impl FnOnce(&mut Vec<usize>) -> R) -> Result<R, Code> {
     STACK.try_with(|stack| body(&mut stack.borrow_mut())).map_err(|_| Code::INVALID_CONTEXT)
 }
 
-/// The current context's handle; 0 without one.
+/// Returns the current context's handle; 0 without one.
 pub fn current_handle() -> usize {
     on_stack(|stack| stack.last().copied()).ok().flatten().unwrap_or(0)
 }
 
-/// The current context's handle; `CUDA_ERROR_INVALID_CONTEXT` without one.
+/// Returns the current context's handle; `CUDA_ERROR_INVALID_CONTEXT` without one.
 pub fn current(state: &DriverState) -> Result<usize, Code> {
     match current_handle() {
         0 => Err(Code::INVALID_CONTEXT),
@@ -29,7 +29,7 @@ pub fn current(state: &DriverState) -> Result<usize, Code> {
     }
 }
 
-/// The current context's handle and device.
+/// Returns the current context's handle and device.
 pub fn current_device(state: &DriverState) -> Result<(usize, usize), Code> {
     let context = current(state)?;
     Ok((context, state.contexts[&context].device))

@@ -1,4 +1,4 @@
-//! Devices: count, names and attributes, as the chosen card has them.
+//! Devices: count, names and attributes of the chosen card.
 
 use std::ffi::{CStr, c_char};
 
@@ -9,7 +9,7 @@ use crate::code::{Answer, Code};
 use crate::real_runtime;
 use crate::state::{DriverState, initialise, state};
 
-/// What `cuDriverGetVersion` returns: new enough for every runtime of CUDA 12 and 13.
+/// Version that `cuDriverGetVersion` returns: new enough for every runtime of CUDA 12 and 13.
 pub const DRIVER_VERSION: i32 = 13_020;
 
 /// Attributes that all cards share, with their values (numbers of `CUdevice_attribute` in cuda.h).
@@ -65,7 +65,7 @@ const ATTRIBUTES: &[(i32, i32)] = &[
     (145, 1),           // HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
 ];
 
-/// The value of an attribute; 0 for one that no card here has.
+/// Returns the value of an attribute; 0 for one that no card here has.
 fn attribute(model: &Model, number: i32) -> i32 {
     let limits = model.limits();
     let is_hopper_or_newer = model.capability.0 >= 9;
@@ -95,7 +95,7 @@ fn attribute(model: &Model, number: i32) -> i32 {
 const PCI_BUS_ID: i32 = 33;
 const PCI_DEVICE_ID: i32 = 34;
 
-/// The bus number of a device, as in `0000:02:00.0`.
+/// Returns the bus number of a device, as in `0000:02:00.0`.
 fn bus(state: &DriverState, device: usize) -> i32 {
     state.cards.physical(device) as i32 + 1
 }
@@ -212,7 +212,7 @@ api! {
     fn cuProfilerStop() {}
 
     fn cuGetExportTable(table: *mut *const u8, _id: *const [u8; 16]) {
-        // NVIDIA's own runtime asks, and the simulated one does not.
+        // NVIDIA's own runtime requests this table; the simulated one does not.
         real_runtime::explain();
         answer_if_asked(table, std::ptr::null());
         return Err(Code::NOT_FOUND);

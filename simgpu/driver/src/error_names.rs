@@ -1,4 +1,4 @@
-//! Names and descriptions of the error codes, with those of cuda.h.
+//! Names and descriptions of the error codes, as in cuda.h.
 
 use std::ffi::{CStr, c_char};
 

@@ -1,4 +1,4 @@
-//! Events: all work before an event is already done, so it records the time of the call.
+//! Events. All work before an event is already done, so an event records the time of the call.
 
 use std::time::Instant;
 
@@ -28,12 +28,12 @@ pub fn create(state: &mut DriverState, flags: u32) -> Result<usize, Code> {
     Ok(handle)
 }
 
-/// Flags of an event.
+/// Returns the flags of an event.
 pub fn flags(state: &DriverState, event: usize) -> Result<u32, Code> {
     state.events.get(&event).map(|event| event.flags).ok_or(Code::INVALID_HANDLE)
 }
 
-/// Makes a stream wait for an event: a no-op, unless the event was captured; then the stream joins the capture.
+/// Makes a stream wait for an event: a no-op, unless the event was captured. Then the stream joins the capture.
 pub fn wait(state: &mut DriverState, stream: usize, event: usize) -> Answer {
     let captured = state.events.get(&event).ok_or(Code::INVALID_HANDLE)?.captured;
     match captured {

@@ -14,7 +14,7 @@ struct Failure {
     calls: AtomicU64,
 }
 
-/// Which calls fail, counted from 1.
+/// Calls that fail, counted from 1.
 #[derive(Clone, Copy)]
 enum FailingCalls {
     At(u64),
@@ -37,7 +37,7 @@ impl FailingCalls {
     }
 }
 
-/// The failure to inject into this call of `name` (an ABI name such as `cuMemAlloc_v2`), if any.
+/// Returns the failure to inject into this call of `name` (an ABI name such as `cuMemAlloc_v2`), if any.
 pub fn injected(name: &str) -> Answer {
     static FAILURES: OnceLock<Vec<Failure>> = OnceLock::new();
     let failures = FAILURES.get_or_init(|| {
@@ -64,7 +64,7 @@ fn parse(element: &str) -> Option<Failure> {
     Some(Failure { name: name.to_owned(), code: Code(code.parse().ok()?), when, calls: AtomicU64::new(0) })
 }
 
-/// `cuMemAlloc` for `cuMemAlloc_v2`.
+/// Returns `cuMemAlloc` for `cuMemAlloc_v2`.
 fn plain(name: &str) -> &str {
     name.find("_v").map_or(name, |end| &name[..end])
 }
@@ -80,7 +80,9 @@ pub fn count_allocation() -> Answer {
     }
 }
 
-/// Delays a synchronisation by `SIMGPU_HANG_SYNC`: `1` forever, `250ms` or `3s` that long. Called with no lock held.
+/// Delays a synchronisation by `SIMGPU_HANG_SYNC`: forever for `1`, else by a time such as `250ms` or `3s`.
+///
+/// Called without a lock held.
 pub fn hang_synchronise() {
     static HANG: OnceLock<Option<Duration>> = OnceLock::new();
     let hang = HANG.get_or_init(|| {

@@ -1,7 +1,7 @@
 //! Graphs: nodes with a kind and dependencies, and memory nodes that hold memory.
 //!
-//! A launch executes only memory nodes. Graph memory follows the documentation: a node's address is fixed when the node
-//! is added, its memory is charged to the card at launch, and stays reserved after a free until `cuDeviceGraphMemTrim`.
+//! A launch executes only memory nodes. Graph memory follows the documentation. A node's address is fixed when the node
+//! is added. Its memory is charged to the card at launch, and stays reserved after a free until `cuDeviceGraphMemTrim`.
 
 use simgpu_observer::{GraphNode, Submitted};
 
@@ -31,7 +31,7 @@ fn instantiate(to: *mut usize, graph: usize, flags: u64) -> Answer {
     let tasks = known.nodes.iter().filter_map(|node| Some((*node, state.nodes.get(node)?.task?)));
     let (memory, tasks, objects) = (memory.collect(), tasks.collect::<Vec<_>>(), known.objects.clone());
     userobject::retain_all(&objects);
-    // An executable graph has nodes of its own.
+    // An executable graph has separate nodes.
     let tasks = tasks.into_iter().map(|(original, task)| {
         let node = state.new_handle();
         observed::note_node(node, original);

@@ -1,6 +1,6 @@
-//! What graphs consist of: nodes, and the memory of memory nodes.
+//! Parts of graphs: nodes, and the memory of memory nodes.
 //!
-//! Graph memory follows the documentation: a node's address is fixed when the node is added, its memory is charged to
+//! Graph memory follows the documentation. A node's address is fixed when the node is added. Its memory is charged to
 //! the card at launch, and stays reserved after a free until `cuDeviceGraphMemTrim`.
 
 use crate::allocation::{allocate_on, rounded};
@@ -11,7 +11,7 @@ use crate::pages;
 use crate::space::Kind;
 use crate::state::DriverState;
 
-/// The handles of a C array.
+/// Returns the handles of a C array.
 ///
 /// # Safety
 /// `first` is null or points to `count` handles.
@@ -51,7 +51,7 @@ pub fn set_free(state: &mut DriverState, node: usize, address: u64) -> Answer {
     Ok(())
 }
 
-/// `cuMemFree` or `cuMemFreeAsync` of memory that a launched graph left allocated.
+/// Frees memory that a launched graph left allocated, by `cuMemFree` or `cuMemFreeAsync`.
 pub fn free_block(state: &mut DriverState, address: u64) -> Answer {
     let block = *state.space.get(address).ok_or(Code::INVALID_VALUE)?;
     let memory = &mut state.graph_memory[block.device];

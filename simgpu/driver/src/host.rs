@@ -1,4 +1,4 @@
-//! Page-locked host memory: allocated by the driver, or the program's own and registered.
+//! Page-locked host memory: allocated by the driver, or registered by the program.
 
 use crate::addresses::NO_DEVICE;
 use crate::api::{answer, api};
@@ -29,7 +29,7 @@ fn allocate(to: *mut u64, size: usize, flags: u32) -> Answer {
     unsafe { answer(to, base) }
 }
 
-/// `CU_MEMHOSTALLOC_DEVICEMAP`, which cuMemAllocHost implies where addresses are unified.
+/// `CU_MEMHOSTALLOC_DEVICEMAP`, implied by cuMemAllocHost with unified addressing.
 const DEVICE_MAP: u32 = 2;
 
 api! {

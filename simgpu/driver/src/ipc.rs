@@ -1,6 +1,6 @@
-//! Sharing `cuMemAlloc` memory and events with another process.
+//! Shares `cuMemAlloc` memory and events with another process.
 //!
-//! A block is private until it is first exported; then its bytes move into a memfd, mapped over the same addresses. The
+//! A block is private until its first export. Its bytes then move into a memfd, mapped over the same addresses. The
 //! handle names the process and its descriptor of that file. The memory stays charged to the exporter.
 
 use std::ffi::CStr;
@@ -15,10 +15,10 @@ use crate::pages::{self, PAGE};
 use crate::space::{Block, Kind};
 use crate::state::{DriverState, state};
 
-/// The file name of exported `cuMemAlloc` memory.
+/// File name of exported `cuMemAlloc` memory.
 const SHARED_NAME: &CStr = c"simgpu:ipc";
 
-/// The contents of the 64 bytes of a `CUipcMemHandle` or `CUipcEventHandle`.
+/// Contents of the 64 bytes of a `CUipcMemHandle` or `CUipcEventHandle`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Handle {

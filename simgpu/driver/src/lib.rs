@@ -1,6 +1,6 @@
 //! The simulated libcuda.so.1: a driver whose cards are entries in a file and whose device memory is host memory.
 //!
-//! Memory, copies, fills, address ranges, captures and errors behave as NVIDIA documents; kernels do nothing. All work
+//! Memory, copies, fills, address ranges, captures and errors behave as NVIDIA documents. Kernels do nothing. All work
 //! is done when the call that submits it returns. The exported names are the ABI names of the real driver.
 //!
 //! # Layers
@@ -10,22 +10,22 @@
 //! copy_box        copies of two and three dimensions
 //! stream, memory, pool, graph, node, context, module, arrays, vmm, host, pointer, device
 //! event, userobject
-//! order           how copies and fills are submitted
+//! order           submission of copies and fills
 //! capture         stream capture
-//! submitted       what an observer is told of work
+//! submitted       work as reported to an observer
 //! graph_parts     nodes of graphs, and their memory
-//! stream_handle   what a stream handle names
+//! stream_handle   stream handles
 //! allocation      blocks of device memory
 //! current         the thread's context
 //! state           everything, behind one lock
-//! objects         what handles name
+//! objects         objects behind handles
 //! api             the macro of the entry points
-//! observed        who is told of calls and of work
+//! observed        the observer of calls and work
 //! fail            injected failures
-//! space, written  blocks by address; what was written to
+//! space, written  blocks by address; written memory
 //! pages           mapped memory
-//! real_runtime    why NVIDIA's own runtime is there
-//! addresses       which addresses large blocks get
+//! real_runtime    explains the presence of NVIDIA's own runtime
+//! addresses       addresses of large blocks
 //! code            error codes
 //! ```
 

@@ -17,14 +17,14 @@ use crate::state::{DriverState, state};
 use crate::stream_handle;
 use crate::submitted;
 
-/// The size of a module's variable is unknown, so each gets this much address space, committed where touched.
+/// Address space of a module's variable, whose real size is unknown; committed when touched.
 const GLOBAL_BYTES: u64 = 16 << 20;
 
 /// `CU_FUNC_ATTRIBUTE_NUM_REGS`.
 const REGISTERS: usize = 4;
 
-/// `CUfunction_attribute` of a new kernel: 1024 threads per block, 32 registers, compiled for this card, 48 KiB of shared
-/// memory.
+/// Returns the `CUfunction_attribute` values of a new kernel: 1024 threads per block, 32 registers, compiled for this
+/// card, 48 KiB of shared memory.
 fn attributes(model: &Model) -> [i32; 16] {
     let version = i32::from(model.capability.0) * 10 + i32::from(model.capability.1);
     [1024, 0, 0, 0, 32, version, version, 0, 49_152, -1, 0, 0, 0, 0, 0, 0]
@@ -139,7 +139,7 @@ fn blocks_per_multiprocessor(state: &DriverState, block_size: i32) -> i32 {
     (limits.threads / (block_size.max(1) as u32).next_multiple_of(32)).clamp(1, limits.blocks) as i32
 }
 
-/// Grid and block of the potentially fastest launch.
+/// Returns grid and block of the potentially fastest launch.
 fn potential(state: &DriverState, limit: i32) -> (i32, i32) {
     let size = if limit > 0 { limit.min(1024) } else { 1024 };
     (state.cards.model().multiprocessors as i32 * blocks_per_multiprocessor(state, size), size)

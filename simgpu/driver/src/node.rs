@@ -46,7 +46,7 @@ unsafe fn add_general(
     }
 }
 
-/// The two-call query for a list: the count if the list is null; otherwise up to `count` elements.
+/// Answers the two-call query for a list: the count if the list is null, else up to `count` elements.
 ///
 /// # Safety
 /// `list` is null or has room for `*count` elements.

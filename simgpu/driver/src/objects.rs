@@ -1,4 +1,4 @@
-//! The objects that handles name.
+//! Objects behind handles.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString};
@@ -40,7 +40,7 @@ pub struct Event {
     pub context: usize,
     pub flags: u32,
     pub recorded: Option<Instant>,
-    /// The capture and stream it was last recorded in, if that was a capture.
+    /// Capture and stream of its last record, if that was in a capture.
     pub captured: Option<(usize, usize)>,
 }
 
@@ -63,7 +63,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool of a device, without memory.
+    /// Returns a pool of a device, without memory.
     pub fn new(device: usize, is_default: bool, max_size: u64, handle_types: i32) -> Self {
         Self {
             device,
@@ -83,7 +83,7 @@ impl Pool {
     }
 }
 
-/// The kind of a node (`CUgraphNodeType` in cuda.h).
+/// Kind of a node (`CUgraphNodeType` in cuda.h).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Work(pub i32);
 
@@ -108,9 +108,9 @@ pub struct Capture {
     pub thread: u64,
     pub origin: usize,
     pub invalid: bool,
-    /// The other streams in the capture; true while one has work that the origin does not wait for.
+    /// Other streams in the capture; true while one has work that the origin does not wait for.
     pub forked: HashMap<usize, bool>,
-    /// Nodes that the next node will depend on; `cuStreamGetCaptureInfo` returns a pointer to them.
+    /// Nodes on which the next node will depend; `cuStreamGetCaptureInfo` returns a pointer to them.
     pub last: Vec<usize>,
 }
 
@@ -129,13 +129,13 @@ pub struct Node {
     pub graph: usize,
     pub work: Work,
     pub dependencies: Vec<usize>,
-    /// What a launch does on the device, of nodes that a capture made.
+    /// Work of a launch on the device, for nodes that a capture made.
     pub task: Option<Task>,
-    /// The address a memory node allocates or frees.
+    /// Address that a memory node allocates or frees.
     pub memory: u64,
 }
 
-/// A graph ready to launch: the operations of its memory nodes, and what its nodes do on the device, in order.
+/// A graph ready to launch: the operations of its memory nodes, and the work of its nodes on the device, in order.
 pub struct Executable {
     pub flags: u64,
     pub tasks: Vec<(usize, Task)>,
@@ -212,9 +212,9 @@ pub struct Physical {
     pub size: u64,
     pub properties: Properties,
     pub file: i32,
-    /// The charged device, if it is device memory that this process created.
+    /// Charged device, if it is device memory that this process created.
     pub charged: Option<usize>,
-    /// Handles not yet released; mappings keep the memory alive after that.
+    /// Number of handles not yet released; mappings keep the memory alive after that.
     pub references: u32,
     pub mappings: u32,
 }

@@ -1,4 +1,4 @@
-//! How copies and fills are submitted.
+//! Submission of copies and fills.
 
 use simgpu_observer::{GraphNode, Submitted, Task};
 
@@ -10,17 +10,17 @@ use crate::state::DriverState;
 use crate::stream_handle;
 use crate::submitted;
 
-/// How a call relates to streams.
+/// Relation of a call to streams.
 #[derive(Clone, Copy)]
 pub enum Order {
-    /// Complete at return, on the default stream: unsafe while a capture forbids it.
+    /// Complete at return, on the default stream. Forbidden while a capture forbids unsafe calls.
     Synchronous,
     /// On a stream.
     Stream(usize),
 }
 
 impl Order {
-    /// The stream that the work is on.
+    /// Returns the stream of the work.
     pub fn stream(self) -> usize {
         match self {
             Order::Synchronous => 0,
@@ -28,13 +28,13 @@ impl Order {
         }
     }
 
-    /// Whether the call may return before the work is done.
+    /// Returns true if the call may return before the work is done.
     pub fn is_async(self) -> bool {
         matches!(self, Order::Stream(_))
     }
 }
 
-/// Submits the work: true if the caller must execute it now.
+/// Submits the work: returns true if the caller must execute it now.
 pub fn accept(state: &mut DriverState, order: Order, work: Work, task: Task) -> Result<bool, Code> {
     match order {
         Order::Synchronous => {
@@ -46,7 +46,7 @@ pub fn accept(state: &mut DriverState, order: Order, work: Work, task: Task) -> 
     capture::submit_task(state, order.stream(), work, Some(task))
 }
 
-/// What to tell of work that was executed.
+/// Describes executed work to the observer.
 pub fn done(state: &DriverState, order: Order, task: Task) -> Option<Submitted> {
     submitted::on_stream(state, task, order.stream(), GraphNode::default())
 }

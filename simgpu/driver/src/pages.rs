@@ -4,10 +4,10 @@ use std::ffi::{CStr, c_void};
 
 use crate::addresses::{self, GRANULE, NO_DEVICE};
 
-/// The size of a page of host memory.
+/// Size of a page of host memory.
 pub const PAGE: u64 = 4096;
 
-/// Maps zeroed memory of a device that is committed where it is touched; None when the address space is full.
+/// Maps zeroed memory of a device, committed when touched; returns `None` if the address space is full.
 pub fn map(device: usize, bytes: u64, alignment: u64) -> Option<u64> {
     if alignment == GRANULE
         && let Some(address) = addresses::map(device, bytes, libc::PROT_READ | libc::PROT_WRITE)
@@ -140,8 +140,9 @@ pub fn protect(address: u64, bytes: u64, protection: i32) {
     unsafe { libc::mprotect(address as *mut c_void, bytes as usize, protection) };
 }
 
-/// Copies a range to another that does not overlap it. What is zero, as all is that only kernels have written to, takes no memory
-/// in the copy either.
+/// Copies a range to another that does not overlap it.
+///
+/// Zeros take no memory in the copy either. Memory that only kernels have written to is zero.
 ///
 /// # Safety
 /// Both ranges are mapped device memory of this driver, the first one writable.

@@ -45,7 +45,7 @@ unsafe fn attribute(state: &DriverState, to: *mut u8, which: i32, address: u64) 
     }
 }
 
-/// The size of an attribute's type, to write zeros for an address outside CUDA.
+/// Returns the size of an attribute's type, to write zeros for an address outside CUDA.
 fn size_of_attribute(which: i32) -> usize {
     match which {
         1 | 3 | 4 | 7 | 11 | 12 | 14 | 17..=20 => 8,

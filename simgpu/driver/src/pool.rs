@@ -23,7 +23,7 @@ fn get(state: &mut DriverState, pool: usize) -> Result<&mut Pool, Code> {
     state.pools.get_mut(&pool).filter(|pool| !pool.destroyed).ok_or(Code::INVALID_VALUE)
 }
 
-/// Returns a cached block of about the size, or a new one.
+/// Returns a cached block of similar size, or a new one.
 fn allocate(state: &mut DriverState, handle: usize, size: u64, context: usize) -> Result<u64, Code> {
     let bytes = rounded(size);
     let pool = get(state, handle)?;
@@ -101,7 +101,7 @@ fn free_async(address: u64, stream: usize) -> Answer {
     }
 }
 
-/// The device that a `CUmemLocation` (kind in the low half, number in the high half) names.
+/// Returns the device that a `CUmemLocation` (kind in the low half, number in the high half) names.
 fn location(state: &DriverState, location: *const u64) -> Result<usize, Code> {
     // SAFETY: callers pass the pointer of an entry point whose caller vouches for it.
     let location = unsafe { location.as_ref() }.copied().ok_or(Code::INVALID_VALUE)?;

@@ -7,8 +7,10 @@ use std::sync::OnceLock;
 use crate::api::{answer, answer_if_asked, api, entries};
 use crate::code::{Answer, Code};
 
-/// One line per plain name: the name, then for each ABI version of it the CUDA version that introduced it and its ABI
-/// name, oldest first. Sources: cudaTypedefs.h (`PFN_name_v<version>`) and the renaming macros in cuda.h.
+/// One line per plain name: the name, then for each ABI version the CUDA version that introduced it and its ABI name,
+/// oldest first.
+///
+/// Sources: cudaTypedefs.h (`PFN_name_v<version>`) and the renaming macros in cuda.h.
 static VERSIONS: &str = include_str!("versions.list");
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
@@ -37,14 +39,14 @@ fn versions() -> &'static Versions {
     })
 }
 
-/// The exported function with this ABI name.
+/// Returns the exported function with this ABI name.
 fn exported(name: &str) -> Option<*const c_void> {
     static TABLE: OnceLock<HashMap<&str, usize>> = OnceLock::new();
     let table = TABLE.get_or_init(|| entries().iter().map(|entry| (entry.name, entry.function as usize)).collect());
     table.get(name).map(|address| *address as *const c_void)
 }
 
-/// The function for a plain name in a CUDA version, or why there is none.
+/// Returns the function for a plain name in a CUDA version, or the reason that none exists.
 pub fn resolve(name: &str, version: i32, per_thread: bool) -> Result<*const c_void, i32> {
     let known = versions().get(name).ok_or(NOT_FOUND)?;
     let usable = known.iter().rev().filter(|(since, _)| *since <= version);
@@ -107,7 +109,7 @@ mod tests {
     fn every_export_is_in_the_list() {
         // GIVEN all exports except the per-thread variants, which flags select
         let plain = entries().iter().map(|entry| entry.name).filter(|name| !name.contains("_pt"));
-        // WHEN they are looked up in the list, THEN each is there, and the list names only exported functions.
+        // WHEN they are looked up in the list, THEN each is found, and the list names only exported functions.
         let listed: Vec<&str> = versions().values().flatten().map(|(_, abi)| *abi).collect();
         let mut missing: Vec<&str> = plain.filter(|name| !listed.contains(name)).collect();
         missing.sort_unstable(); // The linker does not define the order.
@@ -129,7 +131,7 @@ mod tests {
         same("cuMemAdvise", 11_000, "cuMemAdvise");
         same("cuMemcpyBatchAsync", 12_080, "cuMemcpyBatchAsync");
         same("cuMemcpyBatchAsync", 13_000, "cuMemcpyBatchAsync_v2");
-        // WHEN the per-thread stream is requested, THEN the variant is returned if there is one.
+        // WHEN the per-thread stream is requested, THEN the variant is returned if one exists.
         assert_eq!(resolve("cuMemcpyHtoDAsync", 12_000, true).ok(), exported("cuMemcpyHtoDAsync_v2_ptsz"));
         assert_eq!(resolve("cuMemcpy", 12_000, true).ok(), exported("cuMemcpy_ptds"));
         assert_eq!(resolve("cuMemAlloc", 12_000, true).ok(), exported("cuMemAlloc_v2"));

@@ -1,9 +1,9 @@
-//! NVIDIA's own CUDA runtime cannot work on this driver: the process says how it came to be loaded.
+//! Explains on stderr why NVIDIA's own CUDA runtime, which cannot work on this driver, was loaded.
 
 use std::env;
 use std::sync::Once;
 
-/// Names the cause on stderr, once, if the simulated runtime is not preloaded.
+/// Prints the cause on stderr, once, if the simulated runtime is not preloaded.
 pub fn explain() {
     static ONCE: Once = Once::new();
     let preloaded = env::var("LD_PRELOAD").unwrap_or_default();

@@ -1,10 +1,10 @@
-//! The address space: the block of each address.
+//! The address space: blocks by address.
 
 use std::collections::BTreeMap;
 
 use crate::code::Code;
 
-/// How a block was allocated.
+/// Origin of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// `cuMemAlloc`.
@@ -19,7 +19,7 @@ pub enum Kind {
     Host(u32),
     /// `cuMemHostRegister` with these flags.
     Registered(u32),
-    /// `cuMemMap` of the physical memory with this handle; false until `cuMemSetAccess` allows touching it.
+    /// `cuMemMap` of the physical memory with this handle; `accessible` is false until `cuMemSetAccess` allows access.
     Mapped { handle: usize, accessible: bool },
     /// `cuIpcOpenMemHandle`.
     Imported,
@@ -31,7 +31,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub struct Block {
     pub base: u64,
-    /// Bytes the caller asked for.
+    /// Bytes that the caller requested.
     pub size: u64,
     /// Bytes of mapped address space.
     pub mapped: u64,
@@ -44,14 +44,14 @@ pub struct Block {
     pub id: u64,
     /// The memfd, if the block was exported to another process.
     pub file: Option<i32>,
-    /// Imported blocks: inode of the memfd.
+    /// For imported blocks: inode of the memfd.
     pub id_of_file: u64,
-    /// Imported blocks: how often it was opened.
+    /// For imported blocks: number of times it was opened.
     pub references: u32,
 }
 
 impl Block {
-    /// A block of device memory that is not charged yet.
+    /// Returns a block of device memory that is not charged yet.
     pub fn new(base: u64, size: u64, mapped: u64, kind: Kind, device: usize) -> Block {
         Block {
             base,
@@ -68,12 +68,12 @@ impl Block {
         }
     }
 
-    /// Whether the memory belongs to the host.
+    /// Returns true if the memory belongs to the host.
     pub fn is_host(&self) -> bool {
         matches!(self.kind, Kind::Host(_) | Kind::Registered(_))
     }
 
-    /// Whether the driver can access it.
+    /// Returns true if the driver can access it.
     pub fn is_accessible(&self) -> bool {
         !matches!(self.kind, Kind::Mapped { accessible: false, .. })
     }
@@ -100,12 +100,12 @@ impl Space {
         self.blocks.insert(block.base, block);
     }
 
-    /// The block that starts at `base`.
+    /// Returns the block that starts at `base`.
     pub fn get(&self, base: u64) -> Option<&Block> {
         self.blocks.get(&base)
     }
 
-    /// The block that starts at `base`.
+    /// Returns the block that starts at `base`.
     pub fn get_mut(&mut self, base: u64) -> Option<&mut Block> {
         self.blocks.get_mut(&base)
     }
@@ -115,30 +115,31 @@ impl Space {
         self.blocks.remove(&base)
     }
 
-    /// The block that contains `address`.
+    /// Returns the block that contains `address`.
     pub fn find(&self, address: u64) -> Option<&Block> {
         self.blocks.range(..=address).next_back().map(|(_, block)| block).filter(|block| address < block.end())
     }
 
-    /// The blocks that overlap a range, in order.
+    /// Returns the blocks that overlap a range, in order.
     pub fn within(&self, address: u64, bytes: u64) -> impl Iterator<Item = &Block> {
         let first = self.find(address).map_or(address, |block| block.base);
         self.blocks.range(first..address.saturating_add(bytes).max(first)).map(|(_, block)| block)
     }
 
-    /// All blocks.
+    /// Returns all blocks.
     pub fn all(&self) -> impl Iterator<Item = &Block> {
         self.blocks.values()
     }
 
-    /// The reserved range that contains `address`: base and size.
+    /// Returns base and size of the reserved range that contains `address`.
     pub fn reservation(&self, address: u64) -> Option<(u64, u64)> {
         let (base, size) = self.reserved.range(..=address).next_back()?;
         (address < base + size).then_some((*base, *size))
     }
 
-    /// Checks that the driver can access a range: inside one block, or in adjacent mappings of a reserved range. An
-    /// address outside all blocks is plain host memory, which is allowed unless `device_only`.
+    /// Checks that the driver can access a range: inside one block, or in adjacent mappings of a reserved range.
+    ///
+    /// An address outside all blocks is plain host memory, which is allowed unless `device_only`.
     pub fn check(&self, address: u64, bytes: u64, device_only: bool) -> Result<(), Code> {
         if bytes == 0 {
             return Ok(());

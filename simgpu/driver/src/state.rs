@@ -61,7 +61,7 @@ impl DerefMut for LockedState {
     }
 }
 
-/// Locks the state; `CUDA_ERROR_NOT_INITIALIZED` before `cuInit` and in a forked child.
+/// Locks the state; fails with `CUDA_ERROR_NOT_INITIALIZED` before `cuInit` and in a forked child.
 pub fn state() -> Result<LockedState, Code> {
     if FORKED.load(Ordering::Relaxed) {
         return Err(Code::NOT_INITIALIZED);
@@ -73,7 +73,7 @@ pub fn state() -> Result<LockedState, Code> {
     Ok(LockedState(guard))
 }
 
-/// `cuInit`.
+/// Implements `cuInit`.
 pub fn initialise() -> Answer {
     extern "C" fn forked() {
         FORKED.store(true, Ordering::Relaxed);
@@ -122,7 +122,7 @@ pub fn initialise() -> Answer {
 }
 
 impl DriverState {
-    /// An unused handle: distinct, never null, never one of the special stream handles.
+    /// Returns an unused handle: distinct, never null, never one of the special stream handles.
     pub fn new_handle(&mut self) -> usize {
         self.next += 64;
         self.next

@@ -25,7 +25,7 @@ fn create(to: *mut usize, flags: u32, priority: i32) -> Answer {
     unsafe { answer(to, handle) }
 }
 
-/// Common to all synchronisations: fails during a capture, applies `SIMGPU_HANG_SYNC`, trims pools.
+/// Implements all synchronisations: fails during a capture, applies `SIMGPU_HANG_SYNC`, trims pools.
 fn synchronise(stream: Option<usize>) -> Answer {
     {
         let mut state = state()?;
@@ -45,7 +45,7 @@ fn synchronise(stream: Option<usize>) -> Answer {
     Ok(())
 }
 
-/// Submits work to a stream: true if the caller must execute it now, false if it was captured.
+/// Submits work to a stream: returns true if the caller must execute it now, false if it was captured.
 fn accept(stream: usize, work: Work) -> Result<bool, Code> {
     let mut state = state()?;
     check(&state, stream)?;

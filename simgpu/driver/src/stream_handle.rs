@@ -1,4 +1,4 @@
-//! What a stream handle names.
+//! Checks of stream handles.
 
 use crate::code::{Answer, Code};
 use crate::current::current;
@@ -7,7 +7,7 @@ use crate::state::DriverState;
 /// `CU_STREAM_NON_BLOCKING`.
 pub const NON_BLOCKING: u32 = 1;
 
-/// Whether a handle is the legacy default stream.
+/// Returns true if a handle is the legacy default stream.
 pub fn is_legacy(stream: usize) -> bool {
     matches!(stream, 0 | 1)
 }

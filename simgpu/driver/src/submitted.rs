@@ -1,4 +1,4 @@
-//! What an observer is told of work.
+//! Work as reported to an observer.
 
 use simgpu_observer::{GraphNode, MemoryKind, Speeds, Submitted, Task};
 
@@ -7,7 +7,7 @@ use crate::observed::OBSERVER;
 use crate::space::Kind;
 use crate::state::DriverState;
 
-/// What to tell of work on a stream once the state is unlocked; None if nobody asks.
+/// Describes work on a stream, to be reported once the state is unlocked. Returns `None` without an observer.
 pub fn on_stream(state: &DriverState, task: Task, stream: usize, node: GraphNode) -> Option<Submitted> {
     OBSERVER.observer()?;
     let context = state.streams.get(&stream).map_or_else(current_handle, |stream| stream.context);
@@ -22,12 +22,12 @@ pub fn on_stream(state: &DriverState, task: Task, stream: usize, node: GraphNode
     })
 }
 
-/// Tells of work. Not to be called with the state locked: the observer can call the program.
+/// Reports work. Must not be called with the state locked: the observer can call the program.
 pub fn notify(work: impl IntoIterator<Item = Submitted>) {
     work.into_iter().for_each(|work| OBSERVER.submit(&work));
 }
 
-/// A copy between two addresses.
+/// Describes a copy between two addresses.
 pub fn copy(state: &DriverState, to: u64, from: u64, bytes: u64, is_async: bool) -> Task {
     let side = |address| match state.space.find(address) {
         None => (MemoryKind::Pageable, 0),

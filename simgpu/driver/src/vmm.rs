@@ -1,8 +1,8 @@
 //! Virtual memory management: address ranges reserved separately from the physical memory mapped into them.
 //!
-//! Physical memory is a memfd; mapping it is `mmap` with `MAP_FIXED`, without access until `cuMemSetAccess`. The same
-//! bytes can be mapped at two addresses, unmapped, mapped elsewhere and passed to another process, and unmapped
-//! addresses fault.
+//! Physical memory is a memfd. Mapping it is `mmap` with `MAP_FIXED`, without access until `cuMemSetAccess`. The same
+//! bytes can be mapped at two addresses, unmapped, mapped elsewhere and passed to another process. Unmapped addresses
+//! fault.
 
 use std::ffi::CString;
 
@@ -29,7 +29,7 @@ const _: () = assert!(size_of::<Properties>() == 32 && size_of::<Access>() == 12
 const POSIX_FILE_DESCRIPTOR: i32 = 1;
 const PINNED: i32 = 1;
 
-/// The device of a location; None for host memory.
+/// Returns the device of a location; `None` for host memory.
 fn place(state: &DriverState, location: Location) -> Result<Option<usize>, Code> {
     match location.kind {
         1 => state.device(location.id).map(Some),
@@ -64,7 +64,7 @@ fn create(state: &mut DriverState, size: u64, properties: *const Properties) -> 
     if let Some(device) = device {
         state.charge(device, size)?;
     }
-    // The name tells an importing process, which can see other devices, the location of the memory.
+    // The name gives an importing process, which can see other devices, the location of the memory.
     let card = device.map_or(0, |device| state.cards.physical(device));
     let name = CString::new(format!("simgpu:{}:{card}", properties.location.kind));
     let file = name.ok().and_then(|name| pages::file(&name, size));
@@ -119,7 +119,7 @@ fn map(address: u64, size: u64, offset: u64, handle: usize) -> Answer {
     Ok(())
 }
 
-/// The mappings that fill a range exactly.
+/// Returns the mappings that fill a range exactly.
 fn whole_mappings(state: &DriverState, address: u64, size: u64) -> Result<Vec<(u64, usize)>, Code> {
     let mut next = address;
     let mut mappings = Vec::new();
@@ -173,7 +173,7 @@ fn set_access(address: u64, size: u64, wanted: &[Access]) -> Answer {
     Ok(())
 }
 
-/// The location of imported memory, from the file name that its exporter set.
+/// Returns the location of imported memory, from the file name that its exporter set.
 fn location_of(file: i32) -> Option<Location> {
     let name = std::fs::read_link(format!("/proc/self/fd/{file}")).ok()?;
     let name = name.to_str()?;

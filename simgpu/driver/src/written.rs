@@ -1,6 +1,6 @@
-//! Device memory that copies and fills have written to. It is cleared when PyTorch's allocator hands it out again.
+//! Tracks device memory written by copies and fills, and clears it when PyTorch's allocator hands it out again.
 //!
-//! Kernels do nothing: without this, a result in memory that is used again would be what an earlier tensor has left there.
+//! Kernels do nothing. Without the clearing, a result in reused memory would contain an earlier tensor's data.
 
 use std::ffi::c_void;
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -15,25 +15,25 @@ fn with<T>(work: impl FnOnce(&mut RangeSet<u64>) -> T) -> T {
     work(&mut WRITTEN.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Something was written to device memory.
+/// Records a write to device memory.
 pub fn note(address: u64, bytes: u64) {
     if bytes > 0 {
         with(|written| written.insert(address..address + bytes));
     }
 }
 
-/// The addresses are nobody's any more.
+/// Forgets addresses that are no longer in use.
 pub fn forget(address: u64, bytes: u64) {
     if bytes > 0 {
         with(|written| written.remove(address..address + bytes));
     }
 }
 
-/// Makes memory zeros that the program may use from now on.
+/// Zeroes written memory that the program is about to use.
 ///
 /// # Safety
 ///
-/// Where it is this driver's memory, it is mapped and writable, and nobody uses it. (Other addresses are left alone.)
+/// Memory of this driver in the range must be mapped, writable and unused. Other addresses are ignored.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn simgpu_clear(block: *mut c_void, bytes: usize) {
     let (begin, end) = (block as u64, (block as u64).saturating_add(bytes as u64));
@@ -57,17 +57,17 @@ mod tests {
 
     #[test]
     fn what_was_written_to_is_zeros_again_and_nothing_else() {
-        // GIVEN memory of which two parts are known to be written to
+        // GIVEN memory with two recorded writes
         let mut memory = vec![7_u8; 1 << 18];
         let base = memory.as_mut_ptr() as u64;
         note(base + 100, 50);
         note(base + 1000, 100_000);
-        // WHEN a block is handed out that has the end of one and the beginning of the other; THEN these are zeros
+        // WHEN a block is handed out that contains the end of one and the start of the other; THEN these are zeros
         // SAFETY: within the vector.
         unsafe { simgpu_clear((base + 120) as *mut c_void, 80_000) };
         let zeros = |at: usize| (120..150).contains(&at) || (1000..80_120).contains(&at);
         assert!(memory.iter().enumerate().all(|(at, byte)| (*byte == 0) == zeros(at)));
-        // AND the rest is still known, unless it is given back
+        // AND the rest stays recorded, unless it is forgotten
         memory.fill(7);
         forget(base + 90_000, 1000);
         // SAFETY: within the vector.
@@ -75,7 +75,7 @@ mod tests {
         let zeros =
             |at: usize| (100..120).contains(&at) || (80_120..90_000).contains(&at) || (91_000..101_000).contains(&at);
         assert!(memory.iter().enumerate().all(|(at, byte)| (*byte == 0) == zeros(at)));
-        // AND addresses that are no memory are left alone
+        // AND addresses without memory are ignored
         // SAFETY: nothing was written there.
         unsafe { simgpu_clear(8 as *mut c_void, 512) };
     }

@@ -7,7 +7,7 @@ use simgpu_support::device_memory;
 use simgpu_support::kernels;
 use simgpu_support::table::Table;
 
-/// The settings and memory of a handle.
+/// Settings and memory of a handle.
 #[derive(Default)]
 struct Handle {
     stream: usize,
@@ -15,14 +15,13 @@ struct Handle {
     pointer_mode: i32,
     atomics_mode: i32,
     sm_count: i32,
-    /// The device memory of the handle.
+    /// Device memory of the handle.
     memory: u64,
 }
 
 static HANDLES: Table<Handle> = Table::new();
 
-/// Device memory that each handle allocates. (The real size depends on version and card; torch provides its workspace
-/// separately.)
+/// Device memory of each handle. The real size depends on version and card. torch provides its workspace separately.
 const OWN_MEMORY: usize = 4 << 20;
 
 const NOT_INITIALIZED: i32 = 1;
@@ -31,7 +30,7 @@ const ALLOC_FAILED: i32 = 3;
 /// `CUBLAS_STATUS_EXECUTION_FAILED`.
 pub const EXECUTION_FAILED: i32 = 13;
 
-/// `cublasGetVersion` of the cuBLAS that comes with CUDA 13.2.
+/// Version that `cublasGetVersion` returns: that of the cuBLAS in CUDA 13.2.
 pub const VERSION: i32 = 130_400;
 
 fn with(handle: usize, body: impl FnOnce(&mut Handle)) -> i32 {

@@ -1,5 +1,6 @@
-//! Compute routines of cuBLAS: each launches one kernel, which does nothing. Routines that compute on the host, and setters of
-//! cuBLAS and cuBLASLt, are no-ops.
+//! Compute routines of cuBLAS: each launches one kernel that does nothing.
+//!
+//! Routines that compute on the host, and setters of cuBLAS and cuBLASLt, are no-ops.
 
 use crate::cublas;
 use simgpu_support::api::nothing;
@@ -16,7 +17,7 @@ macro_rules! launching {
     )*};
 }
 
-/// Exports products of matrices, which begin with these arguments: the result has `m` rows and `n` columns.
+/// Exports matrix products, which begin with these arguments: the result has `m` rows and `n` columns.
 macro_rules! product {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]

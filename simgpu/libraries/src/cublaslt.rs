@@ -5,7 +5,7 @@ use simgpu_support::api::{CUBLAS_INVALID_VALUE, SUCCESS, answer, api};
 use simgpu_support::kernels::{self, kernel_name};
 use simgpu_support::table::{Table, new_handle};
 
-/// Rows and columns of the matrices that layouts describe.
+/// Rows and columns in matrix layouts.
 static LAYOUTS: Table<(u64, u64)> = Table::new();
 
 /// `cublasLtMatmulHeuristicResult_t` (96 bytes).
@@ -120,7 +120,7 @@ extern "C" fn cublasLtGetVersion() -> usize {
     VERSION as usize
 }
 
-/// The version of the runtime that the library was built with.
+/// Returns the version of the runtime that the library was built with.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
 extern "C" fn cublasLtGetCudartVersion() -> usize {

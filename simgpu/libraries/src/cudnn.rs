@@ -1,4 +1,4 @@
-//! cuDNN handles, tensor and filter descriptors, and the sizes that programs allocate by.
+//! cuDNN handles, tensor and filter descriptors, and the sizes from which programs compute their allocations.
 
 use std::ffi::{CStr, c_char};
 use std::sync::LazyLock;
@@ -7,14 +7,17 @@ use crate::cudnn_planner::planner;
 use simgpu_support::api::{CUDNN_8_NOT_SUPPORTED, CUDNN_BAD_PARAM, SUCCESS, answer, api};
 use simgpu_support::table::{Table, new_handle};
 
-/// The version if the program has loaded cuDNN 8, as torch up to 2.3 does: torch requires the major version that it was
-/// compiled with. Encoded as major * 1000 + minor * 100 + patch.
+/// Version if the program has loaded cuDNN 8, as torch up to 2.3 does: torch requires the major version that it was
+/// compiled with.
+///
+/// Encoded as major * 1000 + minor * 100 + patch.
 const VERSION_8: [usize; 3] = [8, 9, 7];
 
-/// The version for all other programs without a cuDNN that plans: at least the one that every torch since 2.4 was compiled with.
+/// Version for all other programs without a planning cuDNN: at least the one that every torch since 2.4 was compiled
+/// with.
 const VERSION_9: [usize; 3] = [9, 26, 0];
 
-/// Major, minor and patch version.
+/// Returns major, minor and patch version.
 fn version() -> [usize; 3] {
     static VERSION: LazyLock<[usize; 3]> = LazyLock::new(|| {
         // SAFETY: the name is NUL-terminated; RTLD_NOLOAD loads nothing.
@@ -28,7 +31,7 @@ fn version() -> [usize; 3] {
     *VERSION
 }
 
-/// The contents of a tensor or filter descriptor.
+/// Contents of a tensor or filter descriptor.
 #[derive(Clone, Default)]
 pub struct Shape {
     /// `cudnnDataType_t`.
@@ -42,7 +45,7 @@ pub struct Shape {
 /// Tensor and filter descriptors.
 pub static SHAPES: Table<Shape> = Table::new();
 
-/// Bytes per element of a `cudnnDataType_t`.
+/// Returns the bytes per element of a `cudnnDataType_t`.
 pub fn element_bytes(kind: i32) -> usize {
     match kind {
         1 | 10 => 8,     // double, int64
@@ -52,7 +55,7 @@ pub fn element_bytes(kind: i32) -> usize {
     }
 }
 
-/// The workspace size of every algorithm.
+/// Workspace size of every algorithm.
 pub const WORKSPACE: usize = 1 << 20;
 
 /// # Safety
@@ -270,7 +273,7 @@ extern "C" fn cudnnGetVersion() -> usize {
     major * if major < 9 { 1000 } else { 10_000 } + minor * 100 + patch
 }
 
-/// The version of the runtime that the library was built with.
+/// Returns the version of the runtime that the library was built with.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
 extern "C" fn cudnnGetCudartVersion() -> usize {

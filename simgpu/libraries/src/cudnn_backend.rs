@@ -1,5 +1,6 @@
-//! cuDNN's backend (graph) API. What the installed cuDNN can plan without a device, it plans; to execute a plan is to launch one
-//! kernel, which does nothing.
+//! cuDNN's backend (graph) API.
+//!
+//! The installed cuDNN plans if it can do so without a device. Executing a plan launches one kernel that does nothing.
 
 mod planned;
 mod simulated;

@@ -1,9 +1,10 @@
 //! The cuDNN that PyTorch is installed with, which plans without a device.
 //!
-//! Since 9.8 cuDNN chooses engines and their workspaces for a device that is only described ("deviceless ahead-of-time
-//! compilation"). So the workspaces of the simulated card are those of the real one, or nearly: without a device, cuDNN takes
-//! the engines of cuBLASLt for convolutions with 1x1 filters to be missing, and kernels that split their sum by the number of
-//! multiprocessors ask for some MiB less. The rest of cuDNN stays simulated: no handle of the real one is made.
+//! Since 9.8, cuDNN chooses engines and their workspaces for a device given only by a description ("deviceless
+//! ahead-of-time compilation"). The workspaces of the simulated card are therefore nearly those of the real one. Two
+//! differences remain without a device. cuDNN does not offer the engines of cuBLASLt for convolutions with 1x1 filters.
+//! Kernels that split their sum by the number of multiprocessors request a few MiB less. The rest of cuDNN stays
+//! simulated: no handle of the real one is made.
 
 use std::ffi::{CStr, c_void};
 use std::sync::{LazyLock, OnceLock};
@@ -33,11 +34,11 @@ pub struct Planner {
     pub set: Set,
     pub get: Get,
     pub finalize: DescriptorCall,
-    /// A descriptor of the properties of the first device; all are the same card.
+    /// Descriptor of the properties of the first device; all devices are the same card.
     device: OnceLock<usize>,
 }
 
-/// The installed cuDNN; `None` if it is too old, or the program has not loaded one.
+/// Returns the installed cuDNN; `None` if it is too old, or the program has not loaded one.
 pub fn planner() -> Option<&'static Planner> {
     static PLANNER: LazyLock<Option<Planner>> = LazyLock::new(Planner::find);
     PLANNER.as_ref()
@@ -73,7 +74,7 @@ impl Planner {
         }
     }
 
-    /// A descriptor of the properties of the device. There is none before the program has initialized CUDA.
+    /// Returns a descriptor of the properties of the device, or `None` before the program has initialized CUDA.
     pub fn device(&self) -> Option<usize> {
         self.device.get().copied().or_else(|| {
             let descriptor = self.described(&description(0)?)?;
@@ -93,7 +94,7 @@ impl Planner {
     }
 }
 
-/// A device as cuDNN describes it. Read on an H100; cuDNN names the members that it misses.
+/// Describes a device in cuDNN's format. The format was read on an H100; cuDNN names missing members.
 fn description(device: i32) -> Option<String> {
     // By CUdevice_attribute.
     const MEMBERS: [(&str, i32); 16] = [

@@ -1,5 +1,5 @@
-//! cuDNN's recurrent networks: descriptors, and what torch asks of them: where weights lie, and the sizes of workspace
-//! and reserve.
+//! cuDNN's recurrent networks: descriptors, and torch's queries about them: the layout of weights, and the sizes of
+//! workspace and reserve.
 
 use crate::cudnn::{SHAPES, Shape};
 use crate::cudnn_rnn_network::{Algorithm, Cell, Network};
@@ -22,8 +22,10 @@ fn network(descriptor: usize) -> Option<Network> {
     NETWORKS.get(descriptor, |network| *network)
 }
 
-/// The call with which torch up to 2.3 starts a recurrent network. It fails: the calls after it belong to an interface
-/// that is not simulated, and would reach the real library with descriptors of this one.
+/// Fails the call with which torch up to 2.3 starts a recurrent network.
+///
+/// The calls after it belong to an interface that is not simulated, and would pass simulated descriptors to the real
+/// library.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
 extern "C" fn cudnnSetRNNDescriptor_v6() -> i32 {

@@ -1,8 +1,8 @@
-//! What describes a recurrent network of cuDNN, and the layout of its weights, which torch relies on.
+//! Description of a recurrent network of cuDNN, and the layout of its weights, which torch relies on.
 
 use crate::cudnn::element_bytes;
 
-/// What a time step computes (`cudnnRNNMode_t`).
+/// Computation of a time step (`cudnnRNNMode_t`).
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub enum Cell {
     /// tanh or relu
@@ -12,15 +12,15 @@ pub enum Cell {
     Gru,
 }
 
-/// How the time steps are computed (`cudnnRNNAlgo_t`).
+/// Algorithm for the time steps (`cudnnRNNAlgo_t`).
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub enum Algorithm {
     #[default]
     Standard,
     /// One kernel for all time steps, which keeps the weights in registers (`CUDNN_RNN_ALGO_PERSIST_STATIC`).
     Persistent,
-    /// The same for small hidden sizes (`CUDNN_RNN_ALGO_PERSIST_STATIC_SMALL_H`), or with a kernel that is compiled for
-    /// the network (`CUDNN_RNN_ALGO_PERSIST_DYNAMIC`).
+    /// The same for small hidden sizes (`CUDNN_RNN_ALGO_PERSIST_STATIC_SMALL_H`), or with a kernel compiled for the
+    /// network (`CUDNN_RNN_ALGO_PERSIST_DYNAMIC`).
     PersistentSmall,
 }
 
@@ -39,7 +39,7 @@ pub struct Network {
     pub projected: usize,
     pub layers: usize,
     pub algorithm: Algorithm,
-    /// Shorter sequences are padded to the longest, in input and output (`CUDNN_RNN_PADDED_IO_ENABLED`).
+    /// True if shorter sequences are padded to the longest, in input and output (`CUDNN_RNN_PADDED_IO_ENABLED`).
     pub padded: bool,
 }
 
@@ -59,17 +59,17 @@ impl Network {
         }
     }
 
-    /// Layers times directions.
+    /// Returns layers times directions.
     pub fn pseudo_layers(&self) -> usize {
         self.layers * self.directions
     }
 
-    /// Bytes of an element of the weights and of everything that is computed.
+    /// Returns the bytes of an element of the weights and of all computed values.
     pub fn element(&self) -> usize {
         element_bytes(self.kind)
     }
 
-    /// Columns of the input matrices of a pseudo-layer (a layer and a direction).
+    /// Returns the columns of the input matrices of a pseudo-layer (a layer and a direction).
     fn columns(&self, pseudo_layer: usize) -> usize {
         if pseudo_layer < self.directions { self.input } else { self.projected * self.directions }
     }
@@ -78,29 +78,31 @@ impl Network {
         self.projected != self.hidden
     }
 
-    /// Elements of the matrices of a pseudo-layer.
+    /// Returns the elements of the matrices of a pseudo-layer.
     fn matrices(&self, pseudo_layer: usize) -> usize {
         let projection = if self.has_projection() { self.projected * self.hidden } else { 0 };
         self.gates() * self.hidden * (self.columns(pseudo_layer) + self.projected) + projection
     }
 
-    /// Elements of all matrices.
+    /// Returns the elements of all matrices.
     pub fn all_matrices(&self) -> usize {
         (0..self.pseudo_layers()).map(|pseudo_layer| self.matrices(pseudo_layer)).sum()
     }
 
-    /// Elements of the biases of one pseudo-layer.
+    /// Returns the elements of the biases of one pseudo-layer.
     fn bias(&self) -> usize {
         self.biases * self.gates() * self.hidden
     }
 
-    /// Elements of all weights.
+    /// Returns the elements of all weights.
     pub fn all(&self) -> usize {
         self.all_matrices() + self.pseudo_layers() * self.bias()
     }
 
-    /// Matrix number `which` of a pseudo-layer: the gates' input matrices, their recurrent ones, the projection. All
-    /// matrices come before all biases.
+    /// Returns matrix number `which` of a pseudo-layer: the gates' input matrices, their recurrent ones, the
+    /// projection.
+    ///
+    /// All matrices come before all biases.
     pub fn matrix(&self, pseudo_layer: usize, which: usize) -> Option<Matrix> {
         let start: usize = (0..pseudo_layer).map(|before| self.matrices(before)).sum();
         let columns = self.columns(pseudo_layer);
@@ -121,7 +123,7 @@ impl Network {
         }
     }
 
-    /// The offset of bias vector `which` of a pseudo-layer, in elements.
+    /// Returns the offset of bias vector `which` of a pseudo-layer, in elements.
     pub fn bias_offset(&self, pseudo_layer: usize, which: usize) -> Option<usize> {
         let exists = which < self.biases * self.gates();
         exists.then(|| self.all_matrices() + pseudo_layer * self.bias() + which * self.hidden)

@@ -1,12 +1,12 @@
 //! Workspace and reserve of cuDNN's recurrent networks.
 //!
-//! cuDNN derives both from its descriptors, by rules that are not documented. These were found by comparing them with
-//! the answers of cuDNN 9.19 on an H200 about 5642 configurations, and are equal to the byte except for four, for which
-//! PyTorch does not ask (simgpu/README.md says more). The buffers' names say what they may be for.
+//! cuDNN derives both from its descriptors, by undocumented rules. The rules here come from a comparison with cuDNN
+//! 9.19 on an H200 in 5642 configurations. They match to the byte except for four, which PyTorch does not request (see
+//! simgpu/README.md). The buffers' names are guesses at their purpose.
 
 use crate::cudnn_rnn_network::{Algorithm, Cell, Network};
 
-/// An RNN data descriptor: the shape of a batch.
+/// An RNN data descriptor: shape of a batch.
 #[derive(Clone, Copy, Default)]
 pub struct Batch {
     /// Time steps of the longest sequence.
@@ -17,49 +17,49 @@ pub struct Batch {
     pub steps: usize,
 }
 
-/// What a network takes for a batch. All sizes are in bytes.
+/// Memory needs of a network for a batch. All sizes are in bytes.
 pub struct Sizes {
     pub network: Network,
     pub batch: Batch,
 }
 
-/// What workspace and reserve have beside their buffers.
+/// Bytes of workspace and reserve besides their buffers.
 const HEADER: usize = 256;
 
-/// For the matrix products of each pseudo-layer.
+/// Bytes for the matrix products of each pseudo-layer.
 const PRODUCTS: usize = 8 << 20;
 
 /// Time steps whose gates an inference in one direction holds at once.
 const STEPS_OF_GATES: usize = 256;
 
-/// Values per hidden unit that the backward of `Algorithm::Persistent` takes at least, whatever the batch.
+/// Minimum values per hidden unit for the backward of `Algorithm::Persistent`, independent of the batch.
 const PERSISTENT_VALUES: usize = 2432;
 
-/// Bytes of a half, which those values are for floats too.
+/// Bytes of a half. Those values have this size for floats too.
 const HALF_BYTES: usize = 2;
 
 /// `CUDNN_DATA_BFLOAT16`.
 const BFLOAT16: i32 = 9;
 
-/// Size of a buffer: the next one starts at a multiple of 32 bytes.
+/// Returns the size of a buffer: the next one starts at a multiple of 32 bytes.
 fn buffer(bytes: usize) -> usize {
     bytes.next_multiple_of(32)
 }
 
 impl Sizes {
-    /// Workspace for a forward without gradients.
+    /// Returns the workspace for a forward without gradients.
     pub fn inference_workspace(&self) -> usize {
         self.common() + self.packed_copies() + self.forward()
     }
 
-    /// Workspace for a training: what its forward takes or what its backward takes, whichever is larger.
+    /// Returns the workspace for training: that of its forward or its backward, whichever is larger.
     pub fn training_workspace(&self) -> usize {
-        // The backward has a gradient for each value that the forward has.
+        // The backward has a gradient for each value of the forward.
         let backward = self.common() + 2 * self.packed_copies() + self.backward();
         backward.max(self.inference_workspace())
     }
 
-    /// What the forward of a training leaves for its backward.
+    /// Returns the bytes that the forward of a training keeps for its backward.
     pub fn reserve(&self) -> usize {
         let network = &self.network;
         let sequences = network.pseudo_layers() * self.sequence();
@@ -74,7 +74,7 @@ impl Sizes {
         HEADER + activations + projection + buffer(between_layers)
     }
 
-    /// What forward and backward both take.
+    /// Returns the bytes that both forward and backward need.
     fn common(&self) -> usize {
         let network = &self.network;
         let weights = buffer(network.all_matrices() * network.element());
@@ -83,8 +83,9 @@ impl Sizes {
         HEADER + network.pseudo_layers() * PRODUCTS + weights + before_projection + lengths
     }
 
-    /// Input, output, first and last states without padding, if the program's have padding, but with room for sequences
-    /// that are all as long as the longest.
+    /// Returns the bytes of input, output, first and last states without padding, if the program's are padded.
+    ///
+    /// Sized as if all sequences were as long as the longest.
     fn packed_copies(&self) -> usize {
         let network = &self.network;
         if !network.padded {
@@ -128,7 +129,7 @@ impl Sizes {
         gradients + self.cell_states() + if self.persistent() { self.persistent_backward() } else { 0 }
     }
 
-    /// For LSTMs, the cell states of two time steps.
+    /// Returns the bytes of the cell states of two time steps, for LSTMs.
     fn cell_states(&self) -> usize {
         if self.network.cell == Cell::Lstm { buffer(2 * self.all_states()) } else { 0 }
     }
@@ -145,9 +146,11 @@ impl Sizes {
         buffer(gates * sequence) + least.max(buffer(8 * sequence))
     }
 
-    /// Time steps whose gradients lie between layers in one direction: of several layers, a chunk for each and one more.
-    /// The smaller the batch, the longer the chunks. (Batches of 66 to 98 were not measured: where the chunks change from
-    /// 4 to 2 is assumed.)
+    /// Returns the time steps whose gradients lie between layers in one direction: with several layers, a chunk for
+    /// each and one more.
+    ///
+    /// The smaller the batch, the longer the chunks. (Batches of 66 to 98 were not measured; the change of chunks from
+    /// 4 to 2 in that range is an assumption.)
     fn steps_between_layers(&self) -> usize {
         let (layers, longest) = (self.network.layers, self.batch.longest);
         if layers <= 1 {
@@ -164,7 +167,7 @@ impl Sizes {
         layers * chunk + chunk.max(8)
     }
 
-    /// For bfloat16, cuDNN answers as for the standard algorithm.
+    /// Returns true for persistent algorithms. For bfloat16, cuDNN's answers equal those of the standard algorithm.
     fn persistent(&self) -> bool {
         self.network.algorithm != Algorithm::Standard && self.network.kind != BFLOAT16
     }
@@ -173,27 +176,27 @@ impl Sizes {
         self.network.directions == 2
     }
 
-    /// One value per sequence and hidden unit.
+    /// Returns the bytes of one value per sequence and hidden unit.
     fn step(&self) -> usize {
         self.batch.size * self.network.hidden * self.network.element()
     }
 
-    /// One value per sequence and element of the output.
+    /// Returns the bytes of one value per sequence and element of the output.
     fn output_step(&self) -> usize {
         self.batch.size * self.network.projected * self.network.element()
     }
 
-    /// One value per time step of each sequence, and hidden unit.
+    /// Returns the bytes of one value per time step of each sequence and hidden unit.
     fn sequence(&self) -> usize {
         self.batch.steps * self.network.hidden * self.network.element()
     }
 
-    /// The same for so many time steps at most. (If the sequences differ in length, this is an upper bound.)
+    /// Returns the same for at most this many time steps. (An upper bound if the sequences differ in length.)
     fn steps(&self, most: usize) -> usize {
         self.sequence().min(most * self.step())
     }
 
-    /// One value per pseudo-layer, sequence and hidden unit.
+    /// Returns the bytes of one value per pseudo-layer, sequence and hidden unit.
     fn all_states(&self) -> usize {
         self.network.pseudo_layers() * self.step()
     }
@@ -207,8 +210,8 @@ mod tests {
     const FLOAT: i32 = 0;
     const HALF: i32 = 2;
 
-    /// Cell and kind, then input, hidden and projected size; layers and directions; sequences, time steps of the longest
-    /// and of all together; padded; algorithm; and what cuDNN 9.19 answers on an H200: workspace of inference and of
+    /// Cell and kind; input, hidden and projected size; layers and directions; sequences, time steps of the longest and
+    /// of all together; padded; algorithm; and the answers of cuDNN 9.19 on an H200: workspace of inference and of
     /// training, reserve.
     type Row = (Cell, i32, [usize; 3], [usize; 2], [usize; 3], bool, Algorithm, [usize; 3]);
 
@@ -268,14 +271,14 @@ mod tests {
     #[test]
     fn sizes_are_those_of_a_card() {
         for (cell, kind, [input, hidden, projected], [layers, directions], batch, padded, algorithm, card) in MEASURED {
-            // GIVEN a network and a batch that cuDNN was asked about on a card
+            // GIVEN a network and a batch with known answers of cuDNN on a card
             let biases = 2;
             let network =
                 Network { cell, biases, directions, kind, input, hidden, projected, layers, algorithm, padded };
             let [size, longest, steps] = batch;
-            // WHEN the simulated cuDNN is asked
+            // WHEN the simulated cuDNN computes the sizes
             let sizes = Sizes { network, batch: Batch { longest, size, steps } };
-            // THEN it gives the same answers.
+            // THEN they are the same.
             let answers = [sizes.inference_workspace(), sizes.training_workspace(), sizes.reserve()];
             assert_eq!(answers, card, "input {input}, hidden {hidden}, {layers} layers, {batch:?}");
         }

@@ -1,4 +1,6 @@
-//! Compute routines of cuDNN, each of which launches one kernel that does nothing; setters of values that are never read: no-ops.
+//! Compute routines of cuDNN, each of which launches one kernel that does nothing.
+//!
+//! Setters of values that are never read are no-ops.
 
 use crate::cudnn_stream;
 use simgpu_support::api::nothing;

@@ -1,4 +1,4 @@
-//! The streams of cuDNN's handles.
+//! Streams of cuDNN's handles.
 
 use std::ffi::CStr;
 
@@ -9,7 +9,7 @@ use simgpu_support::table::Table;
 /// `CUDNN_STATUS_EXECUTION_FAILED` of cuDNN 9.
 const EXECUTION_FAILED: i32 = 5000;
 
-/// By the handle; those on the default stream are not here.
+/// Streams by handle, without those on the default stream.
 static STREAMS: Table<usize> = Table::new();
 
 /// Launches a kernel on the stream of a handle.

@@ -1,14 +1,15 @@
-//! Simulated cuBLAS, cuBLASLt and cuDNN: compute routines launch kernels that do nothing; queries that programs size their
-//! allocations by return plausible values.
+//! Simulated cuBLAS, cuBLASLt and cuDNN: compute routines launch kernels that do nothing.
+//!
+//! Queries from which programs compute the sizes of their allocations return plausible values.
 //!
 //! # Layers
 //!
 //! ```text
 //! cublaslt, cublas_routines, cudnn_backend, cudnn_rnn, cudnn_routines
-//! cudnn_rnn_sizes              the workspace and reserve of recurrent networks
+//! cudnn_rnn_sizes              workspace and reserve of recurrent networks
 //! cudnn_rnn_network
 //! cublas, cudnn, cudnn_stream
-//! cudnn_planner                what the installed cuDNN plans without a device
+//! cudnn_planner                the installed cuDNN, which plans without a device
 //! ```
 
 mod cublas;

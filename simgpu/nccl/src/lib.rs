@@ -1,12 +1,13 @@
 //! Simulated NCCL: communicators that allocate device memory, and collectives that assume the same data on every rank.
-//! No rank waits for another, except to split a communicator: which rank is in which part is only known together.
 //!
-//! A library of its own, as the real one is: interposers tell by the caller's file what NCCL allocates.
+//! No rank waits for another, except to split a communicator: only all ranks together know the parts.
+//!
+//! This is a separate library, as the real one is: interposers identify NCCL's allocations by the caller's file.
 //!
 //! # Layers
 //!
 //! ```text
-//! splits                       ranks tell each other which part of a communicator they are in
+//! splits                       ranks exchange their parts of a split communicator
 //! ```
 
 mod splits;
@@ -28,17 +29,17 @@ use self::splits::Member;
 struct Communicator {
     ranks: i32,
     rank: i32,
-    /// The same for all ranks of the communicator.
+    /// Id, the same for all ranks of the communicator.
     id: u64,
-    /// How often it was split.
+    /// Number of splits.
     splits: u32,
-    /// The device memory of the communicator.
+    /// Device memory of the communicator.
     memory: u64,
 }
 
 static COMMUNICATORS: Table<Communicator> = Table::new();
 
-/// Device memory that each communicator allocates. (The real size depends on the machine's links.)
+/// Device memory that each communicator allocates. The real size depends on the machine's links.
 const OWN_MEMORY: usize = 32 << 20;
 
 /// 2.30.7, the version of torch 2.15.
@@ -63,7 +64,7 @@ impl UniqueId {
     }
 }
 
-/// One number that stands for several.
+/// Hashes several numbers into one.
 fn mixed<const N: usize>(numbers: [u64; N]) -> u64 {
     let mut hasher = DefaultHasher::new();
     numbers.hash(&mut hasher);
@@ -96,7 +97,7 @@ fn get(communicator: usize) -> Option<Communicator> {
     COMMUNICATORS.get(communicator, |communicator| *communicator)
 }
 
-/// Bytes of `count` elements of an `ncclDataType_t`.
+/// Returns the bytes of `count` elements of an `ncclDataType_t`.
 fn bytes(count: usize, kind: i32) -> usize {
     count
         * match kind {
@@ -116,7 +117,7 @@ fn copy(to: u64, from: u64, bytes: usize, stream: usize) -> i32 {
     }
 }
 
-/// Launches the kernel of a collective: it does nothing, and has a thread for each 32 bytes of this rank's data.
+/// Launches the kernel of a collective. It does nothing, and has one thread per 32 bytes of this rank's data.
 fn launch(kernel: &'static CStr, bytes: usize, stream: usize) -> i32 {
     let blocks = u32::try_from(bytes.div_ceil(32 * BLOCK as usize)).unwrap_or(u32::MAX).max(1);
     if kernels::launch(kernel, blocks, stream) { SUCCESS } else { UNHANDLED_CUDA_ERROR }
@@ -145,8 +146,9 @@ struct Broadcast {
 }
 
 thread_local! {
-    /// The thread's depth of open groups, and the broadcasts in them: torch gathers lists of tensors with one broadcast
-    /// from every rank.
+    /// The thread's depth of open groups, and the broadcasts in them.
+    ///
+    /// torch gathers lists of tensors with one broadcast from every rank.
     static GROUP: RefCell<(u32, Vec<Broadcast>)> = const { RefCell::new((0, Vec::new())) };
 }
 

@@ -1,5 +1,5 @@
-//! How the ranks of a communicator that is split learn who is in their part: each adds what it said to a file, and waits until all
-//! have.
+//! Exchanges the parts of a split communicator among its ranks: each rank appends its choice to a file, and waits for
+//! the others.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -7,28 +7,28 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// The time to wait for the other ranks: as long as PyTorch waits for a collective.
+/// Time to wait for the other ranks: PyTorch's timeout of a collective.
 const RANKS_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// What a rank says when a communicator is split.
+/// Choice of a rank when a communicator is split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Its rank in the communicator.
+    /// Rank in the communicator.
     pub rank: i32,
-    /// The part that it will be in; negative: none.
+    /// Part that it joins; negative: none.
     pub color: i32,
-    /// Its place in that part.
+    /// Sort key within that part.
     pub key: i32,
 }
 
-/// Length of an entry of the file: whether it says that a rank has read all, and a [`Member`].
+/// Length of an entry of the file: a flag that a rank has read all entries, and a [`Member`].
 const ENTRY: usize = 16;
 
-/// Tells the `ranks` that split the communicator what this one said. The members of its part, in their order.
+/// Publishes the choice of this rank, and returns the members of its part, in order.
 ///
 /// # Errors
 ///
-/// If the others do not come, or the file that they meet in cannot be written.
+/// If not all `ranks` respond in time, or the file cannot be written.
 pub fn meet(id: u64, ranks: i32, own: Member) -> io::Result<Vec<Member>> {
     let path = folder().join(format!("simgpu-split-{id:016x}"));
     let mut file = OpenOptions::new().create(true).append(true).open(&path)?;
@@ -45,7 +45,7 @@ pub fn meet(id: u64, ranks: i32, own: Member) -> io::Result<Vec<Member>> {
         sleep(Duration::from_millis(1));
     };
     add(&mut file, 1, own)?;
-    // Whoever is last finds that all have read it; so may another.
+    // The last rank finds that all have read it; several may find so at once.
     let have_read = fs::read(&path).map_or(0, |bytes| entries(&bytes).1);
     if have_read >= ranks as usize {
         let _ = fs::remove_file(&path);
@@ -60,13 +60,13 @@ fn folder() -> PathBuf {
     if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() }
 }
 
-/// Adds an entry, in one write: others append at the same time.
+/// Appends an entry in one write, because others append at the same time.
 fn add(file: &mut File, has_read: i32, Member { rank, color, key }: Member) -> io::Result<()> {
     let numbers = [has_read, rank, color, key].map(i32::to_le_bytes);
     file.write_all(numbers.as_flattened())
 }
 
-/// What ranks said, and how many have read it.
+/// Returns the choices of the ranks, and the number of ranks that have read all.
 fn entries(bytes: &[u8]) -> (Vec<Member>, usize) {
     let mut said = Vec::new();
     let mut have_read = 0;
@@ -86,12 +86,12 @@ mod tests {
 
     #[test]
     fn ranks_learn_who_is_in_their_part() {
-        // GIVEN six ranks that split a communicator in two, in the opposite order of their ranks, and one that stays out
+        // GIVEN six ranks that split a communicator in two, in reverse order of their ranks, one of which stays out
         let id = u64::from(std::process::id()) << 32 | 1;
         let says = |rank: i32| Member { rank, color: if rank == 5 { -1 } else { rank % 2 }, key: -rank };
         let of = |rank: i32| std::thread::spawn(move || meet(id, 6, says(rank)).unwrap());
         let threads: Vec<_> = (0..6).map(of).collect();
-        // THEN each knows its part, and the file that they met in is gone
+        // THEN each knows its part, and the file is gone
         let parts: Vec<Vec<i32>> = threads
             .into_iter()
             .map(|thread| thread.join().unwrap().iter().map(|member| member.rank).collect())

@@ -1,5 +1,4 @@
-//! Simulated libnvidia-ml.so.1: the memory of the cards and the processes that hold it, from the card file of the
-//! driver.
+//! Simulated libnvidia-ml.so.1: the memory of the cards and the processes that hold it, from the driver's card file.
 
 use std::ffi::{CStr, c_char};
 use std::sync::OnceLock;
@@ -20,7 +19,7 @@ const UNKNOWN: i32 = 999;
 const DRIVER: &CStr = c"595.10 (simgpu)";
 const NVML: &CStr = c"13.595.10";
 
-/// The same as `cuDriverGetVersion`.
+/// Version of CUDA, the same as `cuDriverGetVersion`.
 const CUDA_DRIVER_VERSION: i32 = 13_020;
 
 /// NVIDIA's number on the PCI bus.
@@ -41,8 +40,10 @@ fn device(handle: usize) -> Result<(&'static Cards, usize), i32> {
     if index < cards.devices() { Ok((cards, index)) } else { Err(INVALID_ARGUMENT) }
 }
 
-/// Total, reserved, held and free memory of a card. What the driver reserves CUDA does not count; NVML's total includes it,
-/// the first version of `nvmlDeviceGetMemoryInfo` counts it as used, and the second reports it separately.
+/// Returns total, reserved, held and free memory of a card.
+///
+/// CUDA does not count the driver's reserve. NVML's total includes it. The first version of `nvmlDeviceGetMemoryInfo`
+/// counts it as used, and the second reports it separately.
 fn memory(handle: usize) -> Result<(u64, u64, u64, u64), i32> {
     let (cards, index) = device(handle)?;
     let (memory, reserved, held) = (cards.memory(), cards.model().reserved(), cards.held(index));
@@ -179,7 +180,7 @@ const NO_FABRIC: u8 = 0;
 const _: () = assert!(size_of::<FabricInfo>() == 36);
 const _: () = assert!(size_of::<Pci>() == 68 && size_of::<Memory2>() == 40 && size_of::<Process2>() == 24);
 
-/// Writes the processes on a device as `T`; if there is too little room, only their number.
+/// Writes the processes on a device as `T`. With too little room, writes only their number.
 ///
 /// # Safety
 /// `to` has room for `*count` elements.

@@ -1,13 +1,13 @@
-//! How the simulated driver and runtime tell the simulated CUPTI of calls and of work on the device.
+//! Connects the simulated driver and runtime to the simulated CUPTI, which observes calls and work on the device.
 //!
 //! Both hold a [`Slot`] and export a function that puts CUPTI's [`Observer`] into it: [`OBSERVE_DRIVER`] and
-//! [`OBSERVE_RUNTIME`]. They know nothing of CUPTI. While the slot is empty, a call costs one atomic load.
+//! [`OBSERVE_RUNTIME`]. They do not depend on CUPTI. While the slot is empty, a call costs one atomic load.
 //!
 //! # Layers
 //!
 //! ```text
-//! slot    where an observer is put
-//! task    what the device does
+//! slot    the place of an observer
+//! task    work of the device
 //! ```
 
 mod slot;

@@ -1,4 +1,4 @@
-//! Where an observer is put.
+//! Slot for an observer.
 
 use std::ffi::CStr;
 use std::ptr;
@@ -6,33 +6,35 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::task::Submitted;
 
-/// Who is told. The functions are called on the program's threads, without any lock of the driver's or the runtime's.
+/// Callbacks of an observer. They run on the program's threads, without any lock of the driver or the runtime.
 #[repr(C)]
 pub struct Observer {
-    /// A call has begun: the function's exported name, of `len` bytes.
+    /// Called at the start of a call, with the function's exported name of `len` bytes.
     pub entered: unsafe extern "C" fn(name: *const u8, len: usize),
-    /// The call of this thread that began last ends with this status.
+    /// Called at the end of this thread's innermost call, with its status.
     pub left: unsafe extern "C" fn(status: i32),
-    /// A call of this thread has submitted work.
+    /// Called when a call of this thread has submitted work.
     pub submitted: unsafe extern "C" fn(work: *const Submitted),
-    /// A call of this thread has made a node of a graph, by its handle: a copy of `original`, unless that is 0.
+    /// Called when a call of this thread has made a graph node, by its handle.
+    ///
+    /// The node is a copy of `original`, unless that is 0.
     pub node_made: unsafe extern "C" fn(node: usize, original: usize),
 }
 
-/// The function that the driver exports: it sets the observer, or removes it if that is null.
+/// Function that the driver exports: it sets the observer, or removes it if null.
 pub const OBSERVE_DRIVER: &CStr = c"simgpu_observe_driver";
 
-/// The same of the runtime.
+/// Function that the runtime exports for the same purpose.
 pub const OBSERVE_RUNTIME: &CStr = c"simgpu_observe_runtime";
 
-/// The type of both.
+/// Type of both.
 pub type Observe = unsafe extern "C" fn(*const Observer);
 
-/// The place for an observer.
+/// Slot that holds an observer or none.
 pub struct Slot(AtomicPtr<Observer>);
 
 impl Slot {
-    /// An empty one.
+    /// Returns an empty slot.
     pub const fn new() -> Slot {
         Slot(AtomicPtr::new(ptr::null_mut()))
     }
@@ -43,13 +45,13 @@ impl Slot {
             .store(observer.map_or(ptr::null_mut(), |observer| ptr::from_ref(observer).cast_mut()), Ordering::Release);
     }
 
-    /// The observer, if there is one.
+    /// Returns the observer, if any.
     pub fn observer(&self) -> Option<&'static Observer> {
         // SAFETY: only `set` stores, and it takes references that never end.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Tells that a call begins. The answer, if there is one, tells that it ends.
+    /// Reports the start of a call. The returned [`Call`], if any, reports its end.
     pub fn enter(&self, name: &'static str) -> Option<Call> {
         let observer = self.observer()?;
         // SAFETY: the name is that of a function and never ends.
@@ -57,7 +59,7 @@ impl Slot {
         Some(Call { observer })
     }
 
-    /// Tells of submitted work.
+    /// Reports submitted work.
     pub fn submit(&self, work: &Submitted) {
         if let Some(observer) = self.observer() {
             // SAFETY: the work is valid during the call.
@@ -65,7 +67,7 @@ impl Slot {
         }
     }
 
-    /// Tells of a new node.
+    /// Reports a new node.
     pub fn node_made(&self, node: usize, original: usize) {
         if let Some(observer) = self.observer() {
             // SAFETY: takes any handles.
@@ -87,9 +89,9 @@ pub struct Call {
 }
 
 impl Call {
-    /// Tells that it ends.
+    /// Reports its end.
     pub fn leave(self, status: i32) {
-        // SAFETY: any status can be told.
+        // SAFETY: takes any status.
         unsafe { (self.observer.left)(status) };
     }
 }

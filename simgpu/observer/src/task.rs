@@ -1,11 +1,11 @@
-//! What the device does.
+//! Work of the device.
 
 use std::ffi::c_char;
 
 /// `dim3`: x, y, z.
 pub type Dimensions = [u32; 3];
 
-/// Where memory is, with the numbers of `CUpti_ActivityMemoryKind`.
+/// Location of memory, with the numbers of `CUpti_ActivityMemoryKind`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryKind {
@@ -21,26 +21,26 @@ pub enum MemoryKind {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Task {
     Kernel {
-        /// The name in the module, mangled; NUL-terminated, valid while the module is loaded.
+        /// Mangled name in the module; NUL-terminated, valid while the module is loaded.
         name: *const c_char,
         grid: Dimensions,
         block: Dimensions,
-        /// Dynamic shared memory of a block.
+        /// Dynamic shared memory per block.
         shared: u32,
-        /// Registers of a thread.
+        /// Registers per thread.
         registers: u32,
     },
     Copy {
         from: MemoryKind,
         to: MemoryKind,
-        /// The devices of the two sides, if they are device memory.
+        /// Devices of the two sides, if they are device memory.
         devices: [u32; 2],
         bytes: u64,
         is_async: bool,
     },
     Fill {
         bytes: u64,
-        /// The value of one element.
+        /// Value of one element.
         value: u32,
         is_async: bool,
     },
@@ -53,18 +53,18 @@ unsafe impl Send for Task {}
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GraphNode {
-    /// The executable graph.
+    /// Executable graph.
     pub graph: usize,
     pub node: usize,
 }
 
-/// How fast a card is, in bytes per second.
+/// Speed of a card, in bytes per second.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Speeds {
-    /// Its memory.
+    /// Memory bandwidth.
     pub memory: u64,
-    /// Its link to the host.
+    /// Bandwidth of the link to the host.
     pub link: u64,
 }
 
@@ -74,11 +74,11 @@ pub struct Speeds {
 pub struct Submitted {
     pub task: Task,
     pub device: u32,
-    /// The handle of the context.
+    /// Handle of the context.
     pub context: usize,
-    /// The handle of the stream.
+    /// Handle of the stream.
     pub stream: usize,
-    /// Both null outside of a graph.
+    /// Graph node; both handles are null outside a graph.
     pub node: GraphNode,
     pub speeds: Speeds,
 }

@@ -1,4 +1,4 @@
-//! The macros that define the runtime's entry points, and the code around every call.
+//! Macros that define the runtime's entry points, and the code around every call.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,25 +8,26 @@ use crate::driver_calls::Driver;
 use crate::observed::OBSERVER;
 
 thread_local! {
-    /// What `cudaGetLastError` returns.
+    /// Error that `cudaGetLastError` returns.
     static LAST: Cell<i32> = const { Cell::new(0) };
 }
 
-/// The thread's last error; reset if `forget`.
+/// Returns the thread's last error, and resets it if `forget`.
 pub fn last_error(forget: bool) -> i32 {
     LAST.try_with(|last| if forget { last.replace(0) } else { last.get() }).unwrap_or(0)
 }
 
-/// Exports runtime functions. The first argument names the driver in the body. A second name after `|` is the variant
-/// for the per-thread default stream and calls the driver's functions of that variant. The context is made current
-/// first; functions that must not create one are in `api_without_context!`.
+/// Exports runtime functions. The first argument names the driver in the body.
+///
+/// A second name after `|` is the variant for the per-thread default stream and calls the driver's functions of that
+/// variant. The context is made current first; `api_without_context!` is for functions that must not create one.
 macro_rules! api {
     ($(fn $name:ident $(| $also:ident)* ($cu:ident $(; $($args:tt)*)?) $body:block)*) => {$(
         $crate::api::export_all!(bound [$name $($also)*] $cu ($($($args)*)?) $body);
     )*};
 }
 
-/// Like `api!`, for functions that do not make a context current.
+/// Exports functions like `api!`, but does not make a context current.
 macro_rules! api_without_context {
     ($(fn $name:ident $(| $also:ident)* ($cu:ident $(; $($args:tt)*)?) $body:block)*) => {$(
         $crate::api::export_all!(plain [$name $($also)*] $cu ($($($args)*)?) $body);
@@ -58,10 +59,10 @@ macro_rules! export {
 
 pub(crate) use {api, api_without_context, export, export_all};
 
-/// What gives an entry point the driver.
+/// Function that returns the driver to an entry point.
 type Table = fn() -> Result<&'static Driver, Error>;
 
-/// Runs the body of an entry point: panics do not unwind into the caller, and the error is stored.
+/// Runs the body of an entry point and stores its error. Panics do not unwind into the caller.
 pub fn plain(name: &'static str, table: Table, body: impl FnOnce(&'static Driver) -> Answer) -> i32 {
     let observed = OBSERVER.enter(name);
     let answer = catch_unwind(AssertUnwindSafe(|| body(table()?)));
@@ -84,7 +85,7 @@ pub fn fail(error: Error) -> i32 {
     error.0
 }
 
-/// Like [`plain`], with the thread's context made current first.
+/// Runs the body like [`plain`], after making the thread's context current.
 pub fn bound(name: &'static str, table: Table, body: impl FnOnce(&'static Driver) -> Answer) -> i32 {
     plain(name, table, |driver| {
         crate::current::make_current(driver)?;

@@ -1,4 +1,4 @@
-//! Arrays, and 2D and 3D copies as the driver's 3D copy.
+//! Arrays, and 2D and 3D copies through the driver's 3D copy.
 
 use crate::api::{answer, api};
 use crate::code::{Answer, Error};

@@ -16,5 +16,5 @@ impl Error {
     pub const UNKNOWN: Error = Error(999);
 }
 
-/// What the body of an entry point returns.
+/// Result of the body of an entry point.
 pub type Answer = Result<(), Error>;

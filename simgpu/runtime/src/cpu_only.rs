@@ -1,4 +1,4 @@
-//! A PyTorch without CUDA never looks for a GPU: the process says so when it ends.
+//! Warns at exit about a PyTorch without CUDA, which never looks for a GPU.
 
 use std::ffi::CStr;
 

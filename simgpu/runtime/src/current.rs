@@ -9,14 +9,14 @@ use crate::driver_calls::Driver;
 thread_local! {
     /// The thread's device (`cudaSetDevice`).
     static DEVICE: Cell<i32> = const { Cell::new(0) };
-    /// Whether the thread's context has been made current.
+    /// True once the thread's context has been made current.
     static BOUND: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Primary contexts this runtime has retained, by device.
+/// Primary contexts that this runtime has retained, by device.
 static CONTEXTS: Mutex<Vec<(i32, usize)>> = Mutex::new(Vec::new());
 
-/// A device's primary context, retained on first use.
+/// Returns a device's primary context, retained on first use.
 pub fn context(cu: &Driver, device: i32) -> Result<usize, Error> {
     let mut contexts = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, context)) = contexts.iter().find(|(known, _)| *known == device) {
@@ -54,7 +54,7 @@ pub fn set(cu: &Driver, device: i32) -> Answer {
     Ok(())
 }
 
-/// The thread's device.
+/// Returns the thread's device.
 pub fn current() -> i32 {
     DEVICE.with(Cell::get)
 }

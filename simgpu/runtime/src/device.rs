@@ -162,7 +162,7 @@ api_without_context! {
 
     fn cudaGetDeviceProperties(cu; to: *mut u8, device: i32) {
         let properties = properties(cu, device, is_12())?;
-        // In CUDA 12, callers of this name were compiled with CUDA 11.
+        // In CUDA 12, only callers compiled with CUDA 11 use this name.
         write_properties(to, if is_12() { &properties[..PROPERTIES_11] } else { &properties })?;
     }
 

@@ -1,12 +1,14 @@
-//! Access to the driver as in the real runtime: open libcuda.so.1, look up `cuGetProcAddress_v2`, and ask it for every
-//! function by plain name. A hook of `dlsym` or `cuGetProcAddress` therefore sees every call of this runtime.
+//! Calls the driver as the real runtime does: opens libcuda.so.1, looks up `cuGetProcAddress_v2`, and queries it for
+//! every function by plain name.
+//!
+//! A hook of `dlsym` or `cuGetProcAddress` therefore sees every call of this runtime.
 
 use std::ffi::{CString, c_char, c_void};
 use std::sync::OnceLock;
 
 use crate::code::{Answer, Error};
 
-/// The simulated runtime version: that of the libcudart that the program also loaded, CUDA 13 if none.
+/// Returns the simulated runtime version: that of the libcudart that the program also loaded, else CUDA 13.
 pub fn version() -> i32 {
     static VERSION: OnceLock<i32> = OnceLock::new();
     *VERSION.get_or_init(|| {
@@ -18,7 +20,7 @@ pub fn version() -> i32 {
     })
 }
 
-/// Whether callers were compiled for CUDA 12, where some functions have other arguments under the same name.
+/// Returns true if callers were compiled for CUDA 12, where some functions have other arguments under the same name.
 pub fn is_12() -> bool {
     version() < 13_000
 }
@@ -48,7 +50,8 @@ fn get_proc_address() -> Result<GetProcAddress, Error> {
     Ok(unsafe { std::mem::transmute::<*mut c_void, GetProcAddress>(function) })
 }
 
-/// A driver function by plain name: the address, or the reason (`CUdriverProcAddressQueryResult`) there is none.
+/// Returns the address of a driver function by plain name, or the reason that it is missing
+/// (`CUdriverProcAddressQueryResult`).
 pub fn entry_point(name: *const c_char, version: i32, flags: u64) -> Result<Result<*mut c_void, i32>, Error> {
     let get = get_proc_address()?;
     let (mut function, mut status) = (std::ptr::null_mut(), 1);
@@ -57,8 +60,9 @@ pub fn entry_point(name: *const c_char, version: i32, flags: u64) -> Result<Resu
     Ok(if code == 0 && !function.is_null() { Ok(function) } else { Err(status) })
 }
 
-/// Declares the driver functions that the runtime uses: a table of addresses, and one method for each. Where the
-/// function of the runtime's own version has another signature, `@` names the version to ask for.
+/// Declares the driver functions that the runtime uses: a table of addresses, and one method for each.
+///
+/// `@` names the version to request where the function of the runtime's own version has another signature.
 macro_rules! driver_functions {
     ($(fn $name:ident($($arg:ident: $type:ty),*) $(@ $version:literal)?;)*) => {
         /// The driver's functions.
@@ -108,13 +112,13 @@ fn table(loaded: &'static OnceLock<Result<Driver, Error>>, flags: u64) -> Result
     driver.as_ref().map_err(|error| *error)
 }
 
-/// The driver, with functions that take stream 0 to be the legacy default stream.
+/// Returns the driver, with functions that take stream 0 as the legacy default stream.
 pub fn legacy() -> Result<&'static Driver, Error> {
     static LOADED: OnceLock<Result<Driver, Error>> = OnceLock::new();
     table(&LOADED, 0)
 }
 
-/// The driver, with functions that take stream 0 to be the thread's own
+/// Returns the driver, with functions that take stream 0 as the thread's own
 /// (`CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`).
 pub fn per_thread() -> Result<&'static Driver, Error> {
     static LOADED: OnceLock<Result<Driver, Error>> = OnceLock::new();

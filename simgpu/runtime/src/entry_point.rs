@@ -21,7 +21,7 @@ unsafe fn get(name: *const c_char, to: *mut *mut c_void, version: i32, flags: u6
                 }
                 answer(to, function)
             }
-            // If the caller asks for the reason, a missing function is not an error.
+            // If the caller requests the reason, a missing function is not an error.
             Err(reason) => {
                 answer(to, std::ptr::null_mut())?;
                 if status.is_null() { Err(Error::SYMBOL_NOT_FOUND) } else { answer(status, reason) }

@@ -1,6 +1,6 @@
-//! Blocks of PyTorch's allocator, which hands memory out again: what a kernel would have computed there reads as zeros.
+//! Clears blocks that PyTorch's allocator hands out again, so that kernel results there read as zeros.
 //!
-//! Kernels do nothing. Without this, a result in reused memory would be what an earlier tensor has left there.
+//! Kernels do nothing. Without the clearing, a result in reused memory would contain an earlier tensor's data.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::OnceLock;
@@ -12,7 +12,7 @@ const CUDA: u8 = 1;
 
 type Report = unsafe extern "C-unwind" fn(*mut c_void, i64, usize, usize, u16);
 
-/// PyTorch's allocator has handed a block out (`size` > 0) or taken it back.
+/// Handles the report that PyTorch's allocator has handed a block out (`size` > 0) or taken it back.
 ///
 /// # Safety
 ///
@@ -44,7 +44,7 @@ fn pytorchs() -> Option<Report> {
 
 type Clear = unsafe extern "C" fn(*mut c_void, usize);
 
-/// The simulated driver's function, if that is the driver of the process.
+/// Returns the simulated driver's function, if the process uses that driver.
 fn clear() -> Option<Clear> {
     static FOUND: OnceLock<Option<Clear>> = OnceLock::new();
     // SAFETY: RTLD_NOLOAD loads nothing: who has a block has loaded the driver, which stays. The type is the function's.

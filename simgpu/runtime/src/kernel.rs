@@ -1,6 +1,6 @@
-//! Kernels: the symbols that the compiler registers when the program is loaded, and launches.
+//! Kernels: the symbols that compiled code registers when the program is loaded, and launches.
 //!
-//! A binary is loaded as a driver library when one of its kernels or variables is first used, as with lazy loading.
+//! The first use of a kernel or variable loads its binary as a driver library, as with lazy loading.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ struct Symbol {
     name: usize,
     /// A variable's size; 0 for a kernel.
     bytes: usize,
-    /// The driver's kernel handle, once requested.
+    /// The driver's kernel handle, after the first request.
     kernel: usize,
 }
 
@@ -52,7 +52,7 @@ fn add(handle: *mut *mut c_void, shadow: usize, name: *const c_char, bytes: usiz
     change(|registered| registered.symbols.get_or_insert_default().insert(shadow, symbol));
 }
 
-/// The driver's library of a binary.
+/// Returns the driver's library of a binary.
 fn library(cu: &Driver, registered: &mut Registered, binary: usize) -> Result<usize, Error> {
     let (code, library) = registered.binaries.get_mut(binary).ok_or(Error::INVALID_SYMBOL)?;
     if *library == 0 {
@@ -63,7 +63,7 @@ fn library(cu: &Driver, registered: &mut Registered, binary: usize) -> Result<us
     Ok(*library)
 }
 
-/// The driver's kernel of a host stub. An unregistered address is taken as a kernel handle.
+/// Returns the driver's kernel of a host stub. An unregistered address is taken as a kernel handle.
 fn kernel(cu: &Driver, stub: usize) -> Result<usize, Error> {
     {
         let registered = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
@@ -88,7 +88,7 @@ fn kernel(cu: &Driver, stub: usize) -> Result<usize, Error> {
     })
 }
 
-/// The address and size of a variable on the current device.
+/// Returns address and size of a variable on the current device.
 pub fn variable(cu: &Driver, shadow: usize) -> Result<(u64, usize), Error> {
     change(|registered| {
         let symbols = registered.symbols.get_or_insert_default();
@@ -105,7 +105,7 @@ pub fn variable(cu: &Driver, shadow: usize) -> Result<(u64, usize), Error> {
     })
 }
 
-/// After a device reset: marks all libraries as not loaded.
+/// Marks all libraries as not loaded after a device reset.
 pub fn forget_libraries() {
     change(|registered| {
         registered.binaries.iter_mut().for_each(|(_, library)| *library = 0);
@@ -116,7 +116,7 @@ pub fn forget_libraries() {
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
 extern "C" fn __cudaRegisterFatBinary(code: *const c_void) -> *mut *mut c_void {
-    // Never freed: a few words per library; the program holds the handle until it ends.
+    // Never freed: a few words per library, and the program holds the handle until it ends.
     let number = change(|registered| {
         registered.binaries.push((code as usize, 0));
         registered.binaries.len() - 1

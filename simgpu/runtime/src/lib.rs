@@ -12,7 +12,7 @@
 //! api             the macros of the entry points
 //! current         the thread's device and context
 //! driver_calls    the driver's functions
-//! code, observed  error codes; who is told of calls
+//! code, observed  error codes; the observer of calls
 //! ```
 
 mod api;

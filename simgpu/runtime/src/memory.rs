@@ -1,4 +1,4 @@
-//! Allocating, freeing, copying and filling memory: each function is one call of the driver.
+//! Allocates, frees, copies and fills memory: each function is one call of the driver.
 
 use crate::api::{answer, api, api_without_context};
 use crate::code::{Answer, Error};
@@ -147,7 +147,7 @@ api! {
         cu; to: *const u64, from: *const u64, sizes: *const usize, count: usize, attributes: *const u8,
         indices: *const usize, attribute_count: usize, failed_or_stream: usize, stream: usize,
     ) {
-        // Before the stream, CUDA 12 has an argument for the index of the failed copy.
+        // CUDA 12 has an argument before the stream: the index of the failed copy.
         let stream = if is_12() { stream } else { failed_or_stream };
         cu.cuMemcpyBatchAsync(to, from, sizes, count, attributes, indices, attribute_count, stream)?;
     }
@@ -299,7 +299,7 @@ api_without_context! {
     }
 }
 
-/// The `CUmemLocation` of a device ordinal, or of the host for `cudaCpuDeviceId` (-1).
+/// Returns the `CUmemLocation` of a device ordinal, or of the host for `cudaCpuDeviceId` (-1).
 fn on_device(device: i32) -> u64 {
     const DEVICE: u64 = 1;
     const HOST: u64 = 2;
@@ -349,7 +349,7 @@ unsafe fn pointer_attributes(cu: &Driver, to: *mut u8, address: u64) -> Answer {
     Ok(())
 }
 
-/// The primary context of the thread's device, for graph nodes that name one.
+/// Returns the primary context of the thread's device, for graph nodes that name one.
 pub fn own_context(cu: &Driver) -> Result<usize, Error> {
     context(cu, current())
 }

@@ -1,11 +1,11 @@
-//! Who is told of calls: the simulated CUPTI, if it asks.
+//! Observer of calls: the simulated CUPTI, if it registers.
 
 use simgpu_observer::{Observer, Slot};
 
-/// Where CUPTI puts itself.
+/// Slot for CUPTI's observer.
 pub static OBSERVER: Slot = Slot::new();
 
-/// Sets who is told; null removes it.
+/// Sets the observer; null removes it.
 ///
 /// # Safety
 /// The observer is null or never ends.

@@ -101,7 +101,7 @@ api! {
     ) {
         let null = std::ptr::null_mut;
         if is_12() {
-            // CUDA 11's function, under the same name in CUDA 12: only the status and the id.
+            // CUDA 11's function, under the same name in CUDA 12: returns only the status and the id.
             cu.cuStreamGetCaptureInfo(stream, status, id, null(), null(), null(), null())?;
         } else {
             cu.cuStreamGetCaptureInfo(stream, status, id, graph, on, edges, count)?;

@@ -1,9 +1,9 @@
 //! Replaces `pthread_exit`, with which CPython before 3.14 ends a thread that requests the GIL during interpreter
 //! shutdown.
 //!
-//! PyTorch does not support that: when backward has returned, an autograd thread can still be about to destroy its
-//! state. It requests the GIL for the Python objects in it, is unwound in a destructor, and C++ calls `std::terminate`.
-//! A program that ends right after backward then sometimes aborts with SIGABRT, more often on a busy machine. CPython
+//! PyTorch does not support that. After backward has returned, an autograd thread may still have to destroy its state.
+//! It requests the GIL for the Python objects in it, is unwound in a destructor, and C++ calls `std::terminate`. A
+//! program that ends right after backward then sometimes aborts with SIGABRT, more often on a busy machine. CPython
 //! 3.14 blocks such threads until the process ends, and so does this function.
 
 use std::ffi::{CStr, c_int, c_void};
@@ -23,7 +23,7 @@ unsafe extern "C" fn pthread_exit(value: *mut c_void) -> ! {
     )
 }
 
-/// The real function. Does not return if the caller is an interpreter that shuts down.
+/// Returns the real function. Does not return if the caller is an interpreter that shuts down.
 extern "C" fn real_unless_interpreter_ends(caller: *const c_void) -> *mut c_void {
     static REAL: OnceLock<usize> = OnceLock::new();
     if [c"_Py_IsFinalizing", c"Py_IsFinalizing"].into_iter().any(|name| ends(name, caller)) {
@@ -37,7 +37,8 @@ extern "C" fn real_unless_interpreter_ends(caller: *const c_void) -> *mut c_void
     std::ptr::with_exposed_provenance_mut(*REAL.get_or_init(find))
 }
 
-/// Whether the caller is the interpreter that has this function (its name depends on the version), and it shuts down.
+/// Returns true if the caller is the interpreter that has this function (its name depends on the version), and it shuts
+/// down.
 fn ends(name: &CStr, caller: *const c_void) -> bool {
     // SAFETY: looks up a function by name, and the libraries of two addresses; `int f(void)` in every version.
     unsafe {

@@ -1,8 +1,11 @@
-//! Runtime functions that are not simulated. They are exported so that a call fails with `cudaErrorNotSupported` and
-//! does not reach a real libcudart that the program has also loaded.
+//! Runtime functions that are not simulated.
+//!
+//! They are exported so that a call fails with `cudaErrorNotSupported` and does not reach a real libcudart that the
+//! program has also loaded.
 
-/// Exports functions that only fail. In the C calling convention a function without parameters can be called with any
-/// arguments.
+/// Exports functions that only fail.
+///
+/// In the C calling convention a function without parameters can be called with any arguments.
 macro_rules! unsupported {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]

@@ -1,7 +1,8 @@
-//! The macros of the entry points, and the statuses that they return.
+//! Macros of the entry points, and the statuses that they return.
 
-/// Exports functions that succeed without doing anything. In the C calling convention a function without parameters can
-/// be called with any arguments.
+/// Exports functions that succeed without doing anything.
+///
+/// In the C calling convention a function without parameters can be called with any arguments.
 #[macro_export]
 macro_rules! nothing {
     ($($name:ident)*) => {$(

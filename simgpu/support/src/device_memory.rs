@@ -4,8 +4,9 @@ use std::ffi::c_void;
 
 use crate::driver::function;
 
-/// Allocates device memory in the current context. Without one, the runtime makes that of its device current, as the runtime in
-/// the real libraries does. None: there is no memory left.
+/// Allocates device memory in the current context; returns `None` if none is left.
+///
+/// Without a context, the runtime makes that of its device current, as the runtime in the real libraries does.
 pub fn allocate(bytes: usize) -> Option<u64> {
     allocate_in_context(bytes).or_else(|| {
         initialize_device();
@@ -13,7 +14,7 @@ pub fn allocate(bytes: usize) -> Option<u64> {
     })
 }
 
-/// `cudaFree` of nothing, which is CUDA's idiom for it.
+/// Initializes the device with `cudaFree` of null, CUDA's idiom for it.
 pub fn initialize_device() {
     // SAFETY: the name is NUL-terminated; the type is that of cudaFree in cuda_runtime_api.h.
     unsafe {
@@ -35,7 +36,7 @@ fn allocate_in_context(bytes: usize) -> Option<u64> {
     (status == 0).then_some(address)
 }
 
-/// Frees memory of [`allocate`].
+/// Frees memory from [`allocate`].
 pub fn free(address: u64) {
     if let Some(free) = function(c"cuMemFree") {
         // SAFETY: the type is that of cuMemFree_v2 in cuda.h. A destroyed context has freed the memory already: the
@@ -44,7 +45,7 @@ pub fn free(address: u64) {
     }
 }
 
-/// Copies device memory on a stream; false when that fails.
+/// Copies device memory on a stream; returns false on failure.
 pub fn copy(to: u64, from: u64, bytes: usize, stream: usize) -> bool {
     type Copy = unsafe extern "C" fn(u64, u64, usize, usize) -> i32;
     function(c"cuMemcpyDtoDAsync").is_some_and(|copy| {

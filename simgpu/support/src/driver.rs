@@ -1,11 +1,13 @@
-//! What the libraries ask the driver, as the real libraries do: by a statically linked runtime that looks functions up through
-//! `cuGetProcAddress`. Only interposers of the driver see it.
+//! The libraries' calls of the driver.
+//!
+//! As in the real libraries, a statically linked runtime looks functions up through `cuGetProcAddress`. Only
+//! interposers of the driver see them.
 
 use std::ffi::{CStr, c_char, c_void};
 
 type GetProcAddress = unsafe extern "C" fn(*const c_char, *mut *mut c_void, i32, u64, *mut i32) -> i32;
 
-/// A function of the driver by its plain name.
+/// Returns a function of the driver by its plain name.
 pub fn function(name: &CStr) -> Option<*mut c_void> {
     // SAFETY: the names are NUL-terminated, and the type is that of cuGetProcAddress_v2 in cuda.h.
     unsafe {
@@ -24,7 +26,7 @@ pub fn function(name: &CStr) -> Option<*mut c_void> {
     }
 }
 
-/// An attribute of a device, by its `CUdevice_attribute`.
+/// Returns an attribute of a device, by its `CUdevice_attribute`.
 pub fn device_attribute(device: i32, attribute: i32) -> Option<i32> {
     type Get = unsafe extern "C" fn(*mut i32, i32, i32) -> i32;
     let mut value = 0;
@@ -36,7 +38,7 @@ pub fn device_attribute(device: i32, attribute: i32) -> Option<i32> {
     (status == 0).then_some(value)
 }
 
-/// The name of a device.
+/// Returns the name of a device.
 pub fn device_name(device: i32) -> Option<String> {
     type Get = unsafe extern "C" fn(*mut c_char, i32, i32) -> i32;
     let mut name = [0u8; 256];
@@ -49,7 +51,7 @@ pub fn device_name(device: i32) -> Option<String> {
     (status == 0).then(|| name.to_string_lossy().into_owned())
 }
 
-/// Bytes of a device's memory.
+/// Returns the bytes of a device's memory.
 pub fn device_memory(device: i32) -> Option<usize> {
     type Get = unsafe extern "C" fn(*mut usize, i32) -> i32;
     let mut bytes = 0;

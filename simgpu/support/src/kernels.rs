@@ -1,5 +1,7 @@
-//! The kernels of the libraries. They do nothing, and are launched through the driver as the real ones are: captures have nodes
-//! for them, and profilers see them.
+//! Kernels of the libraries.
+//!
+//! They do nothing, but are launched through the driver as the real ones are: captures contain nodes for them, and
+//! profilers see them.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
@@ -9,13 +11,13 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use crate::device_memory::initialize_device;
 use crate::driver::function;
 
-/// Threads of a block.
+/// Threads per block.
 pub const BLOCK: u32 = 256;
 
 /// Rows and columns of the part of a matrix that a block computes.
 const TILE: u64 = 128;
 
-/// The name of the kernel of a routine.
+/// Returns the name of the kernel of a routine.
 #[macro_export]
 macro_rules! kernel_name {
     ($routine:ident) => {{
@@ -30,7 +32,7 @@ macro_rules! kernel_name {
 
 pub use kernel_name;
 
-/// Blocks that compute a matrix.
+/// Returns the number of blocks that compute a matrix.
 pub fn tiles(rows: u64, columns: u64) -> u32 {
     let blocks = rows.div_ceil(TILE).saturating_mul(columns.div_ceil(TILE));
     u32::try_from(blocks).unwrap_or(u32::MAX).max(1)
@@ -41,7 +43,7 @@ type GetFunction = unsafe extern "C" fn(*mut usize, usize, *const c_char) -> i32
 type Launch =
     unsafe extern "C" fn(usize, u32, u32, u32, u32, u32, u32, u32, usize, *mut *mut c_void, *mut *mut c_void) -> i32;
 
-/// What launches need of the driver.
+/// Driver functions for launches.
 struct Driver {
     load_module: LoadModule,
     get_function: GetFunction,
@@ -66,7 +68,7 @@ fn driver() -> Option<&'static Driver> {
 }
 
 impl Driver {
-    /// The kernel of a name, from a module of its own.
+    /// Returns the kernel of a name, from a separate module.
     fn kernel(&self, name: &'static CStr) -> Option<usize> {
         static KERNELS: Mutex<Option<HashMap<&'static CStr, usize>>> = Mutex::new(None);
         let mut kernels = KERNELS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -84,7 +86,7 @@ impl Driver {
     }
 }
 
-/// Launches a kernel; false if that fails.
+/// Launches a kernel; returns false on failure.
 pub fn launch(name: &'static CStr, blocks: u32, stream: usize) -> bool {
     let Some(driver) = driver() else { return false };
     let Some(kernel) = driver.kernel(name) else { return false };
@@ -93,7 +95,7 @@ pub fn launch(name: &'static CStr, blocks: u32, stream: usize) -> bool {
         (driver.launch)(kernel, blocks, 1, 1, BLOCK, 1, 1, 0, stream, ptr::null_mut(), ptr::null_mut()) == 0
     };
     launch() || {
-        // The thread may have no context yet.
+        // The thread may not have a context yet.
         initialize_device();
         launch()
     }

@@ -1,9 +1,9 @@
-//! What the simulated cuBLAS, cuDNN and NCCL have in common: entry points, handles, device memory, kernels.
+//! Shared parts of the simulated cuBLAS, cuDNN and NCCL: entry points, handles, device memory, kernels.
 //!
 //! # Layers
 //!
 //! ```text
-//! kernels                      what compute routines launch
+//! kernels                      kernels that compute routines launch
 //! device_memory, table
 //! driver
 //! api

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// An unused handle: distinct and never null.
+/// Returns an unused handle: distinct and never null.
 pub fn new_handle() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0x0062_6c61_7300);
     NEXT.fetch_add(64, Ordering::Relaxed)
@@ -22,7 +22,7 @@ impl<T> Default for Table<T> {
 }
 
 impl<T> Table<T> {
-    /// No objects.
+    /// Returns an empty table.
     pub const fn new() -> Table<T> {
         Table { objects: Mutex::new(None) }
     }

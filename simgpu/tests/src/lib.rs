@@ -5,12 +5,12 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The folder of simgpu's sources.
+/// Returns the folder of simgpu's sources.
 pub fn sources() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-/// Files of `make` that the tests use.
+/// Files that the tests need from `make`.
 const BUILT: [&str; 8] = [
     "memlab",
     "libmemlab.so",
@@ -22,7 +22,7 @@ const BUILT: [&str; 8] = [
     "libsimgpu_nvml.so",
 ];
 
-/// The folder with the simulated libraries and the `memlab` command. `make` builds them: a test does not.
+/// Returns the folder with the simulated libraries and the `memlab` command. `make` builds them; tests do not.
 pub fn libraries() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -36,7 +36,7 @@ pub fn libraries() -> &'static Path {
     })
 }
 
-/// The files that a folder lacks, and the command that builds them.
+/// Returns a message with the files that a folder lacks, and the command that builds them.
 fn missing(profile: &Path) -> Option<String> {
     let missing: Vec<&str> = BUILT.into_iter().filter(|name| !profile.join(name).is_file()).collect();
     let build = match profile.ends_with("release") {
@@ -47,7 +47,7 @@ fn missing(profile: &Path) -> Option<String> {
     (!missing.is_empty()).then(|| format!("{} lacks {files}: run {build} first", profile.display()))
 }
 
-/// A `memlab simulate` command, to extend with arguments, with a limit of half an hour.
+/// Returns a `memlab simulate` command, to extend with arguments, with a limit of half an hour.
 pub fn simgpu() -> Command {
     let mut command = Command::new("timeout");
     command.arg("1800").arg(libraries().join("memlab")).arg("simulate");
@@ -58,7 +58,7 @@ pub fn simgpu() -> Command {
 pub fn compile(name: &str, extra: &[&str]) -> PathBuf {
     let folder = libraries().join("simgpu/c");
     std::fs::create_dir_all(&folder).expect("a folder for compiled programs");
-    // A temporary name first, so that concurrent tests never run an incomplete program.
+    // Compiles to a temporary name first, so that concurrent tests never run an incomplete program.
     static DRAFTS: AtomicU32 = AtomicU32::new(0);
     let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
     let draft = folder.join(format!("{name}.{}.{number}", std::process::id()));
@@ -86,13 +86,13 @@ pub fn compile_preload(name: &str) -> PathBuf {
     compile(name, &["-shared", "-fPIC", "-Wl,--as-needed"])
 }
 
-/// The Python with torch: `MEMLAB_PYTHON`, or `.venv` in the workspace.
+/// Returns the Python with torch: `MEMLAB_PYTHON`, or `.venv` in the workspace.
 pub fn python() -> Option<PathBuf> {
     let named = std::env::var_os("MEMLAB_PYTHON").map(PathBuf::from);
     named.or_else(|| Some(sources().join("../.venv/bin/python")).filter(|python| python.exists()))
 }
 
-/// Runs a command and returns its standard output; if it fails, the test fails with all output.
+/// Runs a command and returns its standard output. On failure, the test fails with all output.
 pub fn succeed(command: &mut Command) -> String {
     let output = run(command);
     let (out, err) = (text(&output.stdout), text(&output.stderr));
@@ -100,8 +100,9 @@ pub fn succeed(command: &mut Command) -> String {
     out
 }
 
-/// Runs one ignored test of the test program that calls this, on simulated cards and with these environment variables. Returns
-/// its standard output.
+/// Runs one ignored test of the calling test program, on simulated cards and with these environment variables.
+///
+/// Returns its standard output.
 pub fn run_scenario(test: &str, variables: &[(&str, &str)]) -> String {
     let mut command = simgpu();
     command.arg(std::env::current_exe().expect("the test's own path"));
@@ -116,7 +117,7 @@ pub fn run(command: &mut Command) -> Output {
     command.output().expect("the command starts")
 }
 
-/// Output as text.
+/// Returns output as text.
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -127,7 +128,7 @@ pub fn run_program(name: &str) {
     assert_eq!(out.lines().last(), Some("ok"));
 }
 
-/// Runs a Python program on simulated cards; does nothing if there is no Python with torch.
+/// Runs a Python program on simulated cards; does nothing without a Python with torch.
 pub fn run_python(program: &str, options: &[&str]) {
     let Some(python) = python() else {
         eprintln!("skipped: no .venv with torch, and MEMLAB_PYTHON is not set");
@@ -146,7 +147,7 @@ mod tests {
 
     #[test]
     fn missing_libraries_are_named_with_the_command_that_builds_them() {
-        // GIVEN folders without anything in them, THEN the message has the files and the command
+        // GIVEN empty folders, THEN the message has the files and the command
         let all = BUILT.join(", ");
         let release = "/nowhere/release lacks ALL: run `make` or `cargo build --release --workspace` first";
         assert_eq!(missing(Path::new("/nowhere/release")), Some(release.replace("ALL", &all)));

@@ -44,7 +44,7 @@ fn cudnn_has_the_version_that_the_program_loaded() {
     assert_eq!(succeed(simgpu().arg(&program).arg(&empty)), "8907 8\n");
 }
 
-/// The return codes of the four allocations of `failures.c`.
+/// Returns the return codes of the four allocations of `failures.c`.
 fn allocations(variable: &str, value: &str) -> Vec<String> {
     let out = succeed(simgpu().arg(compile("failures", &[])).env(variable, value));
     out.lines().filter_map(|line| line.strip_prefix("malloc ")).map(str::to_owned).collect()
@@ -59,7 +59,7 @@ fn failures_are_injected_on_request() {
     // WHEN a driver function is to fail, by either of its names, THEN it returns that code.
     assert_eq!(allocations("SIMGPU_FAIL", "cuMemAlloc:719@3"), ["0", "0", "719", "0"]);
     assert_eq!(allocations("SIMGPU_FAIL", "cuInit:2@9,cuMemAlloc_v2:2"), ["2", "2", "2", "2"]);
-    // WHEN the context is larger than the card, THEN there is no context and no memory.
+    // WHEN the context is larger than the card, THEN the program gets no context and no memory.
     assert_eq!(allocations("SIMGPU_CONTEXT", "9GiB"), ["2", "2", "2", "2"]);
 }
 
@@ -85,7 +85,7 @@ fn a_synchronisation_can_hang() {
         assert_eq!(text(&output.stderr), slept);
         assert_eq!(text(&output.stdout).lines().last(), Some("synchronize 0"));
     }
-    // WHEN a synchronisation never returns, THEN the program waits on and on, until the clock ends it.
+    // WHEN a synchronisation never returns, THEN the program waits until the clock ends it.
     let output = hang("1");
     assert_eq!(output.status.signal(), Some(9));
     assert_eq!(text(&output.stderr), "clock: 3600000 ms\n".repeat(3));

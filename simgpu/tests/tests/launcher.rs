@@ -47,8 +47,8 @@ fn the_card_file_is_removed() {
     let cards = succeed(simgpu().args(["sh", "-c", &script]));
     assert!(cards.contains("simgpu-cards-"));
     assert!(!std::path::Path::new(cards.trim()).exists());
-    // AND the file of a program that is killed in a synchronisation is removed by the next invocation that uses cards. (In a
-    // folder of this test: other tests use cards too.)
+    // AND the file of a program that is killed in a synchronisation is removed by the next invocation that uses cards.
+    // (It is in a folder of this test, because other tests use cards too.)
     let folder = libraries().join(format!("simgpu/cards-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let [killed, next] = ["killed", "next"].map(|name| folder.join(format!("simgpu-cards-{name}")));

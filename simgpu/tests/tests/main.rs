@@ -1,6 +1,6 @@
 //! Real programs on the simulated GPU.
 //!
-//! One program for all integration tests of the crate: each program would link all of it again.
+//! One binary for all integration tests of the crate: each binary would link the whole crate again.
 
 mod c_programs;
 mod launcher;

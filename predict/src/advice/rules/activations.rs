@@ -1,4 +1,4 @@
-//! What autograd keeps for backward, on the host in between (`memlab.offload_activations`).
+//! Offloads activations that autograd keeps for backward to the host (`memlab.offload_activations`).
 
 use memlab_trace::Category;
 use memlab_trace::record::Phase;
@@ -14,16 +14,16 @@ use crate::advice::times::Times;
 /// Smaller blocks stay on the GPU.
 const MIN_OFFLOADED_BYTES: u64 = 1 << 20;
 
-/// The smallest budget: so many times the largest block.
+/// Smallest budget, as a multiple of the largest block.
 const MIN_BUDGET_BLOCKS: u64 = 3;
 
-/// The number of budgets tried between the smallest and all that is kept.
+/// Number of budgets tried between the smallest and all kept bytes.
 const TRIED_BUDGETS: u64 = 32;
 
-/// A budget whose copies the bus hides is advised if it saves one part in so many.
+/// A budget whose copies the bus hides is advised if it saves at least 1/N.
 const MIN_SAVING_DIVISOR: u64 = 10;
 
-/// Budgets are whole multiples of this.
+/// Budgets are multiples of this.
 const BUDGET_UNIT: u64 = 1 << 20;
 
 pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, times: &Times, target: Option<u64>, candidates: &mut Candidates) {
@@ -49,30 +49,30 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, times: &Times, target: Opti
             .position(|outcome| outcome.waits_ns == Some(0))
             .filter(|index| peak.saturating_sub(outcomes[*index].peak) >= peak / MIN_SAVING_DIVISOR),
     };
-    // Where the bus hides next to nothing, the smallest budget says what there is to gain.
+    // If the bus hides almost nothing, the smallest budget shows the possible saving.
     let outcome = outcomes.swap_remove(chosen.unwrap_or(0));
     candidates.add(kept.advice(&outcome, times), Some(outcome.change));
 }
 
-/// A run with a budget.
+/// Result of a run with a budget.
 struct Outcome {
     budget: u64,
     change: Change,
     peak: u64,
-    /// What a step copies to the host, and what of it comes back.
+    /// Bytes copied to the host per step, and bytes copied back.
     leaving: u64,
     returning: u64,
-    /// How long the GPU waits for copies.
+    /// Time that the GPU waits for copies.
     waits_ns: Option<u64>,
 }
 
-/// The blocks that a forward makes and only its backward lets go.
+/// Blocks that a forward makes and only its backward frees.
 struct KeptActivations<'a> {
     lifetimes: &'a BlockLifetimes<'a>,
     /// By id.
     is_kept: Vec<bool>,
     largest: u64,
-    /// The most of them at once.
+    /// Peak bytes of these blocks.
     most: u64,
 }
 
@@ -83,7 +83,7 @@ impl<'a> KeptActivations<'a> {
         let is_kept = |(span, allocation): (&Span, &crate::plan::Allocation)| {
             let first = begins.get(begins.partition_point(|begin| *begin < span.from));
             let end = recording.steps.get(recording.steps.partition_point(|step| *step <= span.from));
-            // What a forward keeps of keys and values is kept for backward too, where it needs no gradient itself.
+            // Keys and values that a forward keeps are also kept for backward, unless they need no gradient.
             matches!(allocation.category, Category::Activation | Category::KvCache)
                 && allocation.size >= MIN_OFFLOADED_BYTES
                 && matches!(allocation.flags.phase(), Phase::Forward | Phase::Other)

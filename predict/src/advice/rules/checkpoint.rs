@@ -1,4 +1,4 @@
-//! Modules whose activations are computed again in backward (`torch.utils.checkpoint`).
+//! Recomputes the activations of modules in backward (`torch.utils.checkpoint`).
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -15,19 +15,19 @@ use crate::advice::names::{grouped, list_of_names};
 use crate::advice::report::{Advice, Figure, Kind, is_about_as_much};
 use crate::advice::times::Times;
 
-/// Lists in lists: the outer ones are tried, and the inner ones.
+/// Nesting depths tried for lists in lists: the outer and the inner.
 const DEPTHS: [usize; 2] = [1, 2];
 
-/// The number of peaks tried between the lowest and the recorded one if there is no target.
+/// Number of peaks tried between the lowest and the recorded one if no target is given.
 const TARGET_PEAKS: u64 = 32;
 
-/// Choices that save at least so many percent of what the best one saves for its cost are as good.
+/// Selections count as equally good if they save at least this percentage of the best one's saving per cost.
 const NEAR_BEST_PERCENT: u128 = 95;
 
-/// A target is lowered at most this often because other passes than the one at the peak need it.
+/// Maximum number of times that a target is lowered because passes other than the one at the peak exceed it.
 const MAX_ATTEMPTS: usize = 4;
 
-/// A choice, carried out on the recording.
+/// A selection, replayed on the recording.
 struct Outcome {
     choice: Choice,
     modules: Vec<usize>,
@@ -78,7 +78,7 @@ fn is_better(advice: &Advice, than: &Advice, target: Option<u64>) -> bool {
     }
 }
 
-/// The pass around the peak, and what can be chosen in it.
+/// The pass around the peak, and its possible selections.
 struct PeakPass<'a> {
     lifetimes: &'a BlockLifetimes<'a>,
     modules: &'a Modules,
@@ -102,10 +102,10 @@ impl<'a> PeakPass<'a> {
             |from: usize, to: usize| levels.get(from..to.max(from)).into_iter().flatten().copied().max().unwrap_or(0);
         let mut pass = Pass { parts: Vec::new(), levels: Vec::new() };
         let next = modules.windows.iter().find(|window| window.first > windows[0].backward);
-        // What comes before and after the pass is in other passes, or stays.
+        // Blocks before and after the pass belong to other passes, or stay.
         let (mut after, mut until) = (first, next.map_or(levels.len(), |next| next.first));
         for window in &windows {
-            // While fewer modules are over: before this one's forward is, and after its backward has begun.
+            // While fewer modules are over: before the end of this one's forward, and after its backward has begun.
             pass.levels.push(most(after, window.last + 1).max(most(window.backward, until)));
             let before_backward = levels[window.backward - 1].saturating_sub(window.kept_bytes);
             pass.parts.push(PassModule {
@@ -127,13 +127,15 @@ impl<'a> PeakPass<'a> {
         Outcome { choice, modules, peak }
     }
 
-    /// True if a module runs several times before the backward of the pass.
+    /// Returns true if a module runs several times before the backward of the pass.
     fn repeats(&self) -> bool {
         let modules: FxHashSet<usize> = self.windows.iter().map(|window| window.module).collect();
         modules.len() < self.windows.len()
     }
 
-    /// Choices of modules with all of their forwards in the pass, each with one more module: the next best for its cost.
+    /// Returns selections of whole modules, with all of their forwards in the pass.
+    ///
+    /// Each has one module more: the next best for its cost.
     fn of_whole_modules(&self) -> Vec<Outcome> {
         let mut by_module: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (index, window) in self.windows.iter().enumerate() {
@@ -153,7 +155,7 @@ impl<'a> PeakPass<'a> {
         (1..=modules.len()).map(|count| self.simulate(choice(count))).collect()
     }
 
-    /// The cheapest choice that reaches a target; if none does, the cheapest with the lowest peak.
+    /// Returns the cheapest selection that reaches a target, else the cheapest with the lowest peak.
     fn reaching(&self, target: u64) -> Option<Outcome> {
         if self.repeats() {
             let outcomes = self.of_whole_modules();
@@ -173,8 +175,8 @@ impl<'a> PeakPass<'a> {
         self.pass.cheapest(self.pass.lowest()).map(|choice| self.simulate(choice))
     }
 
-    /// Of the choices that no other one is better than, the one that saves most for its cost; of those that save nearly as
-    /// much for it, the one that saves most.
+    /// Returns the best selection of the Pareto front: of those that save nearly the most per cost, the one that saves
+    /// most.
     fn best_for_its_cost(&self) -> Option<Outcome> {
         let front = if self.repeats() { self.of_whole_modules() } else { self.front() };
         let worth = |outcome: &Outcome| worth(self.peak.saturating_sub(outcome.peak), outcome.choice.cost);
@@ -185,7 +187,7 @@ impl<'a> PeakPass<'a> {
             .min_by_key(|outcome| outcome.peak)
     }
 
-    /// Choices that no other one is better than.
+    /// Returns the Pareto front of selections.
     fn front(&self) -> Vec<Outcome> {
         let lowest = self.pass.lowest();
         let aims = (0..TARGET_PEAKS).map(|aim| lowest + self.peak.saturating_sub(lowest) * aim / TARGET_PEAKS);
@@ -229,7 +231,7 @@ impl<'a> PeakPass<'a> {
                 "from functools import partial; from torch.utils.checkpoint import checkpoint\n\
                  {}for name in {}:\n    module = model.get_submodule(name)\n    \
                  module.forward = partial(checkpoint, module.forward, use_reentrant=False)",
-                // They would be added to again.
+                // The recomputation would append to the cache again.
                 cache::switched_off(self.lifetimes, kept_first),
                 list_of_names(&chosen),
             ),
@@ -243,13 +245,14 @@ impl<'a> PeakPass<'a> {
     }
 }
 
-/// Bytes for each unit of cost.
+/// Bytes saved per unit of cost.
 fn worth(bytes: u64, cost: u64) -> u128 {
     u128::from(bytes) * 1_000_000 / u128::from(cost.max(1))
 }
 
-/// The windows of the pass in which an event is. A pass ends where a module's forward begins after another one's backward
-/// has.
+/// Returns the windows of the pass that contains an event.
+///
+/// A pass ends where a forward begins after another module's backward has begun.
 fn around(windows: &[Window], event: usize) -> Vec<&Window> {
     let mut pass: Vec<&Window> = Vec::new();
     for window in windows {
@@ -264,7 +267,7 @@ fn around(windows: &[Window], event: usize) -> Vec<&Window> {
     pass
 }
 
-/// Those that are nested in time: each in the one before it.
+/// Keeps the windows that are nested in time, each in the one before it.
 fn nested(windows: Vec<&Window>) -> Vec<&Window> {
     let mut nested: Vec<&Window> = Vec::new();
     for window in windows {

@@ -1,4 +1,4 @@
-//! Contexts on devices that the run hardly uses: a tensor or a checkpoint that landed on the wrong one.
+//! Finds contexts on devices that the run hardly uses: a tensor or a checkpoint landed on the wrong device.
 
 use crate::plan::Recording;
 use memlab_trace::{Category, DeviceView};
@@ -9,7 +9,7 @@ use crate::advice::cost::Cost;
 use crate::advice::names::of_line;
 use crate::advice::report::{Advice, Figure, Kind};
 
-/// A device is hardly used if at most one part in so many of what is allocated on the run's own is allocated there.
+/// A device is hardly used if it has at most 1/N of the bytes allocated on the run's main device.
 const UNUSED_SHARE_DIVISOR: u64 = 100;
 
 pub(crate) fn advise(recording: &Recording, candidates: &mut Candidates) {

@@ -1,4 +1,4 @@
-//! Gradients that are kept after an optimizer's step, through the next forward or an evaluation.
+//! Finds gradients kept after an optimizer's step, through the next forward or an evaluation.
 
 use memlab_trace::Category;
 use memlab_trace::record::Phase;
@@ -48,11 +48,11 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, times: &Times, candidates: 
     candidates.add(advice, Some(change));
 }
 
-/// When a gradient is there if each step lets go of it: from the backward that makes it to the end of that step.
+/// Lifetimes of a gradient if each step frees it: from the backward that makes it to the end of that step.
 fn spans_without(lifetimes: &BlockLifetimes<'_>, span: Span, first_step: usize) -> Vec<Span> {
     let steps = &lifetimes.recording.steps;
     let mut spans = vec![Span { from: span.from, to: steps[first_step] }];
-    // A gradient that is only set to zero serves many steps. Without it, each backward makes one.
+    // A gradient that is only set to zero serves many steps. If it is freed, each backward makes a new one.
     for pair in steps[first_step..].windows(2).take_while(|pair| pair[1] < span.to) {
         let in_step = |at: &usize| (pair[0]..pair[1]).contains(at);
         if let Some(from) = lifetimes.allocated_in(Phase::Backward).find(in_step) {

@@ -1,4 +1,4 @@
-//! One private pool for CUDA graphs that have one each.
+//! Shares one private pool among CUDA graphs that have one each.
 
 use crate::allocator::{PoolKey, Request, Requests};
 use crate::plan::{Recording, peak_live_bytes};
@@ -64,7 +64,7 @@ pub(crate) fn advise(
     }
 }
 
-/// The requests with one pool in place of these.
+/// Returns the requests with one pool in place of these.
 fn sharing(requests: &Requests, ids: &FxHashSet<Pool>) -> Requests {
     let Some(first) = ids.iter().min() else { return requests.clone() };
     let mut places: Vec<PoolKey> = Vec::new();
@@ -86,7 +86,7 @@ fn sharing(requests: &Requests, ids: &FxHashSet<Pool>) -> Requests {
     Requests { requests: requests.requests.iter().map(moved).collect(), places, ids: requests.ids }
 }
 
-/// What a shared pool reserves at least: as much as the largest of them, and as the tensors in all of them.
+/// Returns a lower bound of the shared pool's reserved bytes: the largest pool, and the tensors of all pools.
 fn least_reserved(recording: &Recording, pools: &[PrivatePoolView], ids: &FxHashSet<Pool>) -> u64 {
     let largest = pools.iter().map(|pool| pool.reserved_bytes).max().unwrap_or(0);
     let live = peak_live_bytes(&recording.events, |id| {

@@ -1,4 +1,4 @@
-//! Memory that piles up, let go of when the next step or pass has made its own.
+//! Frees memory that accumulates, once the next step or pass has allocated its own.
 
 use crate::plan::Event;
 use memlab_trace::AccumulationSpan;
@@ -9,18 +9,18 @@ use crate::advice::candidates::Candidates;
 use crate::advice::cost::Cost;
 use crate::advice::report::{Advice, Figure, Kind};
 
-/// A leak that was found.
+/// A leak found in the recording.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Leak {
-    /// The stacks that make what piles up.
+    /// Stacks that allocate the accumulating memory.
     pub stacks: Vec<u32>,
-    /// Over which steps or passes it does.
+    /// Steps or passes over which it accumulates.
     pub span: AccumulationSpan,
-    /// The line.
+    /// Line that allocates it.
     pub place: String,
-    /// The remedy.
+    /// Remedy.
     pub how: String,
-    /// The finding.
+    /// Evidence.
     pub because: String,
 }
 
@@ -48,10 +48,11 @@ struct LeakedBlock {
     period: usize,
 }
 
-/// The blocks of a step or pass are gone when the next one has made its own: a variable that held them holds those by then.
+/// Frees the blocks of a step or pass once the next one has allocated its own: the variable that held them then holds
+/// the new ones.
 fn stopped(lifetimes: &BlockLifetimes<'_>, leak: &Leak) -> Change {
     let kept = kept(lifetimes, leak);
-    // By stack: the event after which the next period has made its blocks.
+    // By stack: event after which the next period has allocated its blocks.
     let mut next: FxHashMap<u32, usize> = FxHashMap::default();
     let mut change = Change::default();
     for period in kept.chunk_by(|one, other| one.period == other.period).rev() {

@@ -1,4 +1,4 @@
-//! Logits of many words and what their cross-entropy keeps: computed in pieces, of which only one is there at a time.
+//! Computes logits over a large vocabulary and their cross-entropy in pieces, with only one piece in memory at a time.
 
 use crate::plan::{Allocation, Event};
 use memlab_trace::record::Phase;
@@ -12,16 +12,16 @@ use crate::advice::names::of_line;
 use crate::advice::report::{Advice, Figure, Kind};
 use crate::advice::times::Times;
 
-/// The number of pieces that the loss is computed in.
+/// Number of pieces of the loss.
 const LOSS_PIECES: u64 = 8;
 
-/// Losses below one part in so many of the peak are ignored.
+/// Losses below 1/N of the peak are ignored.
 const MIN_PEAK_DIVISOR: u64 = 20;
 
-/// Logits without the last word of each row are smaller by less than one part in this.
+/// Dropping the last word of each row makes logits smaller by less than 1/N.
 const LOGITS_TOLERANCE_DIVISOR: u64 = 20;
 
-/// The most allocations between logits and their loss.
+/// Maximum number of allocations between logits and their loss.
 const MAX_LOGITS_DISTANCE: u32 = 64;
 
 pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, times: &Times, candidates: &mut Candidates) {
@@ -58,10 +58,10 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, times: &Times, candidates: 
     let begins: Vec<usize> = losses.iter().map(|(kept, _)| lifetimes.spans[*kept as usize].from).collect();
     add_pieces_of_gradient(lifetimes, &head, &begins, &mut change);
     let after = lifetimes.peak_with(&change).bytes;
-    // The line to change is the program's, also where a library computes the loss.
+    // The line to change is the program's, even if a library computes the loss.
     let line = recording.model.line_in(recording.allocations[kept as usize].stack, Scope::Users);
     let name = head.name.as_deref().unwrap_or("head").to_owned();
-    // Each piece's logits and their loss are computed again.
+    // Recomputes the logits and loss of each piece.
     let of_losses = recording.model.gpu_nanoseconds(recording.device, |stack, backward| !backward && is_of_loss(stack));
     let again = times.forward_of_a_step(&head).map(|of_head| of_head + times.of_a_step(of_losses));
     let at = line.map_or(String::new(), |line| format!("{}, ", of_line(recording, &line)));
@@ -88,8 +88,10 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, times: &Times, candidates: 
     candidates.add(advice, Some(change));
 }
 
-/// The logits from which a loss made a block, and copies of them in between, the latest first: about as large, or half as
-/// large where they are of 16 bits. Blocks can be larger than what was asked for. The layer that made them is the end.
+/// Returns the logits from which a loss made a block, and their copies in between, latest first.
+///
+/// They are about as large as the block, or half as large in 16-bit types. Blocks can be larger than the request. The
+/// search ends at the layer that made the logits.
 fn logits_of(lifetimes: &BlockLifetimes<'_>, kept: u32) -> Vec<u32> {
     let recording = lifetimes.recording;
     let (size, begins) = (lifetimes.size(kept), lifetimes.spans[kept as usize].from);
@@ -107,8 +109,10 @@ fn logits_of(lifetimes: &BlockLifetimes<'_>, kept: u32) -> Vec<u32> {
     Vec::new()
 }
 
-/// Each piece makes a gradient of the head's weight, which is added to that of the pieces before it. That one is there from
-/// the first piece on, which comes after the losses begin.
+/// Adds the gradients of the pieces.
+///
+/// Each piece makes a gradient of the head's weight, which is added to the sum of the earlier ones. That sum lives from
+/// the first piece on, which follows the start of the losses.
 fn add_pieces_of_gradient(lifetimes: &BlockLifetimes<'_>, head: &BlockLayer, begins: &[usize], change: &mut Change) {
     let recording = lifetimes.recording;
     for (at, event) in recording.events.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What optimizers take: temporaries of their steps, and their state.
+//! Memory of optimizers: temporaries of their steps, and their state.
 
 use crate::plan::Event;
 use memlab_trace::Category;
@@ -12,11 +12,11 @@ use crate::advice::cost::Cost;
 use crate::advice::report::{Advice, Figure, Kind};
 use crate::advice::times::Times;
 
-/// PyTorch's functions that update many parameters at once, of optimizers that have a fused kernel too.
+/// PyTorch's multi-tensor update functions of optimizers that also have a fused kernel.
 const WITH_FUSED: [&str; 4] =
     ["_multi_tensor_adam", "_multi_tensor_adamw", "_multi_tensor_sgd", "_multi_tensor_adagrad"];
 
-/// Temporaries of a step whose optimizer could run as one kernel.
+/// Advises a fused kernel in place of a step's temporaries.
 pub(crate) fn advise_fused(lifetimes: &BlockLifetimes<'_>, candidates: &mut Candidates) {
     let recording = lifetimes.recording;
     let mut change = Change::default();
@@ -55,7 +55,7 @@ fn has_fused(lifetimes: &BlockLifetimes<'_>, stack: u32) -> bool {
     frames.iter().any(|frame| frame.file.contains("/torch/optim/") && WITH_FUSED.contains(&&*frame.function))
 }
 
-/// State that is on the host but for the steps.
+/// Advises keeping the state on the host between steps.
 pub(crate) fn advise_offload(lifetimes: &BlockLifetimes<'_>, times: &Times, candidates: &mut Candidates) {
     let recording = lifetimes.recording;
     let begins = step_begins(lifetimes);
@@ -101,7 +101,7 @@ pub(crate) fn advise_offload(lifetimes: &BlockLifetimes<'_>, times: &Times, cand
     candidates.add(advice, Some(change));
 }
 
-/// Where each step's optimizer begins: at its first allocation in it, or where the step ends.
+/// Returns the start of the optimizer in each step: its first allocation, or the end of the step.
 fn step_begins(lifetimes: &BlockLifetimes<'_>) -> Vec<usize> {
     let recording = lifetimes.recording;
     let mut begins = recording.steps.clone();

@@ -1,4 +1,4 @@
-//! Other settings of PyTorch's allocator, by carrying out the recorded requests with them.
+//! Tries other settings of PyTorch's allocator by replaying the recorded requests.
 
 use crate::plan::SETTINGS_FOR_LENGTHS;
 use memlab_units::format::size;

@@ -1,4 +1,4 @@
-//! Workspaces that PyTorch allocates for cuBLAS: for each product, or to stay with each handle and stream, by its version
+//! Workspaces that PyTorch allocates for cuBLAS, per product or per handle and stream, depending on its version
 //! (`CUBLAS_WORKSPACE_CONFIG`).
 
 use memlab_trace::record::Flags;
@@ -11,10 +11,10 @@ use crate::advice::report::{Advice, Figure, Kind};
 
 const VARIABLE: &str = "CUBLAS_WORKSPACE_CONFIG";
 
-/// Eight buffers of 16 KiB, the least that cuBLAS's documentation names.
+/// Eight buffers of 16 KiB: the minimum that cuBLAS's documentation names.
 const SMALL_WORKSPACE: (&str, u64) = (":16:8", (8 * 16) << 10);
 
-/// Products may be slower with smaller workspaces, which a smaller saving is not worth.
+/// Smaller savings do not justify products that may become slower.
 const MIN_SAVED_BYTES: u64 = 16 << 20;
 
 pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, candidates: &mut Candidates) {

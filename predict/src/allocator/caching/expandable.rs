@@ -1,15 +1,16 @@
 //! Segments that grow (`expandable_segments:True`).
 //!
-//! Each is a range of addresses somewhat larger than the card. A block without memory (`is_mapped` is false) covers what is not
-//! backed yet; it gets memory in pages, from its beginning.
+//! Each is a range of addresses somewhat larger than the card. A block without memory (`is_mapped` is false) covers the
+//! part that is not backed yet. Pages back it from its start.
 
 use super::state::AllocatorState;
 use crate::allocator::blocks::{Block, BlockId, Use};
 use crate::allocator::sizes::round_up;
 
 impl AllocatorState {
-    /// A block of at least `size` bytes at the lowest address where there is room, given memory where it has none. It is not
-    /// among the free ones. `None` if the card or the address space is full.
+    /// Returns a block of at least `size` bytes at the lowest address with room, and backs it with memory.
+    ///
+    /// The block is not in the free blocks. Returns `None` if the card or the address space is full.
     pub fn grow(&mut self, stream_pool: u32, size: u64) -> Option<BlockId> {
         let mut block = self.lowest_room(stream_pool, size)?;
         if !self.blocks[block].is_mapped && !self.map(block, size) {
@@ -26,8 +27,9 @@ impl AllocatorState {
         Some(block)
     }
 
-    /// The first of adjacent free blocks, with and without memory, that together have room; those of a new segment if there are
-    /// none.
+    /// Returns the first of the adjacent free blocks, mapped or not, that together have room.
+    ///
+    /// Adds a segment if none has.
     fn lowest_room(&mut self, stream_pool: u32, size: u64) -> Option<BlockId> {
         let is_free = |id: BlockId| self.blocks[id].used == Use::Free;
         for &unmapped in self.stream_pool(stream_pool).unmapped.values() {
@@ -57,7 +59,7 @@ impl AllocatorState {
         Some(id)
     }
 
-    /// Gives the beginning of an unmapped block memory for up to `size` bytes, joins it with its neighbours and makes it free.
+    /// Backs the start of an unmapped block with up to `size` bytes, merges it with its neighbours and frees it.
     fn map(&mut self, id: BlockId, size: u64) -> bool {
         let Block { address, size: room, stream_pool, expandable, .. } = self.blocks[id];
         let mapped = round_up(size.min(room), self.settings.page_size(self.stream_pool(stream_pool).is_small));
@@ -80,7 +82,7 @@ impl AllocatorState {
         true
     }
 
-    /// Gives the whole pages of a free block back to the card, and the addresses too if nothing is left in the segment.
+    /// Gives the whole pages of a free block back to the card, and the addresses too if the segment is then empty.
     pub fn unmap(&mut self, id: BlockId) {
         let Block { address, size, stream_pool, expandable, .. } = self.blocks[id];
         let page = self.settings.page_size(self.stream_pool(stream_pool).is_small);
@@ -123,7 +125,8 @@ mod tests {
 
     #[test]
     fn requests_beyond_all_addresses_run_out_of_memory() {
-        // GIVEN a card that is never full, with and without a block; WHEN a block is requested that no segment has addresses for
+        // GIVEN a card that is never full, with and without a block; WHEN a block is requested that no address range
+        // can hold
         for (before, power) in [0, 1].into_iter().flat_map(|before| (47..64).map(move |power| (before, power))) {
             let mut allocator = Allocator::new(Settings::parse("expandable_segments:True").unwrap(), Card::UNLIMITED);
             allocator.place(PoolKey::default());

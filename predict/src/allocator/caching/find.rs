@@ -1,11 +1,11 @@
-//! The search for a free block (`get_free_block`).
+//! Search for a free block (`get_free_block`).
 
 use super::state::AllocatorState;
 use crate::allocator::blocks::BlockId;
 use crate::allocator::free_blocks::{Cursor, FreeBlocks};
 
 impl AllocatorState {
-    /// Takes the free block that fits best, if one may be used.
+    /// Takes the best-fitting free block, if the settings permit its use.
     pub fn find(&mut self, stream_pool: u32, size: u64) -> Option<BlockId> {
         if self.collects_garbage() {
             *self.searches(stream_pool) += 1;
@@ -30,8 +30,9 @@ impl AllocatorState {
         Some(id)
     }
 
-    /// The last block of an expandable segment counts as being as large as it can grow. A larger block that cannot grow is
-    /// therefore taken before it.
+    /// Ranks the last block of an expandable segment by the size to which it can grow.
+    ///
+    /// A larger block that cannot grow therefore comes first.
     fn prefer_holes(&self, free: &FreeBlocks, first: Cursor) -> Cursor {
         let can_grow_to = |cursor: Cursor| {
             let block = &self.blocks[free.at(cursor)];
@@ -70,7 +71,7 @@ mod tests {
         allocator
     }
 
-    /// Bytes of the block for a request, and of the segments taken from the card for it.
+    /// Returns the bytes of the block for a request, and of the segments taken from the card for it.
     fn allocate(allocator: &mut Allocator, id: u32, size: u64) -> (u64, u64) {
         let before = allocator.counters().reserved.current;
         allocator.allocate(id, 0, size).unwrap();
@@ -84,17 +85,17 @@ mod tests {
         // WHEN exactly these are requested, THEN both are used, and nothing is taken from the card
         assert_eq!(allocate(&mut allocator, 0, 20 * MIB), (20 * MIB, 0));
         assert_eq!(allocate(&mut allocator, 1, 30 * MIB), (30 * MIB, 0));
-        // WHEN a request has a byte more than the free block, THEN it gets a segment.
+        // WHEN a request exceeds the free block by a byte, THEN it gets a new segment.
         let mut allocator = with_free_blocks("", &[20 * MIB]);
         assert_eq!(allocate(&mut allocator, 0, 20 * MIB + 1), (20 * MIB + MIN_BLOCK, 22 * MIB));
     }
 
     #[test]
     fn the_smallest_block_that_fits_is_taken() {
-        // GIVEN free blocks of several sizes, the smallest in the middle, WHEN one is requested that three could hold
+        // GIVEN free blocks of several sizes, the smallest in the middle, WHEN a request fits three of them
         let mut allocator = with_free_blocks("", &[40 * MIB, 12 * MIB, 24 * MIB, 26 * MIB]);
         allocator.allocate(0, 0, 23 * MIB).unwrap();
-        // THEN the one of 24 MiB is taken: those of 40 and 26 are still whole.
+        // THEN it takes the one of 24 MiB: those of 40 and 26 are still whole.
         assert_eq!(allocate(&mut allocator, 1, 26 * MIB), (26 * MIB, 0));
         assert_eq!(allocate(&mut allocator, 2, 40 * MIB), (40 * MIB, 0));
     }
@@ -104,7 +105,7 @@ mod tests {
         // GIVEN a free block of 20 MiB WHEN a request leaves 1 MiB of it, THEN it gets all of it
         let mut allocator = with_free_blocks("", &[20 * MIB]);
         assert_eq!(allocate(&mut allocator, 0, 19 * MIB), (20 * MIB, 0));
-        // WHEN it leaves a little more, THEN it becomes a separate block, and a request of its size finds it.
+        // WHEN it leaves a little more, THEN the rest becomes a separate block, and a request of its size finds it.
         let mut allocator = with_free_blocks("", &[20 * MIB]);
         assert_eq!(allocate(&mut allocator, 0, 19 * MIB - MIN_BLOCK), (19 * MIB - MIN_BLOCK, 0));
         assert_eq!(allocate(&mut allocator, 1, MIB + MIN_BLOCK), (MIB + MIN_BLOCK, 0));
@@ -112,7 +113,8 @@ mod tests {
 
     #[test]
     fn the_rest_of_a_small_block_is_split_off_from_the_smallest_block_on() {
-        // GIVEN a small segment of 2 MiB WHEN all but one smallest block of it is in use, THEN that can be allocated
+        // GIVEN a small segment of 2 MiB WHEN all but one block of minimum size is in use, THEN that block can be
+        // allocated
         let mut allocator = Allocator::new(Settings::default(), Card::UNLIMITED);
         allocator.place(PoolKey::default());
         assert_eq!(allocate(&mut allocator, 0, MIB), (MIB, 2 * MIB));
@@ -135,14 +137,14 @@ mod tests {
 
     #[test]
     fn blocks_from_the_largest_size_to_split_on_serve_only_requests_from_it_on() {
-        // GIVEN a free block below the largest size to split, and one of that size
+        // GIVEN a free block below the split limit, and one at the limit
         let settings = "max_split_size_mb:40,max_non_split_rounding_mb:20";
         let blocks = [40 * MIB - 2 * MIB, 40 * MIB];
-        // WHEN requests below that size come, THEN the first is split, and the second is not for them
+        // WHEN smaller requests come, THEN the first is split, and the second is not used
         let mut allocator = with_free_blocks(settings, &blocks);
         assert_eq!(allocate(&mut allocator, 0, 30 * MIB), (30 * MIB, 0));
         assert_eq!(allocate(&mut allocator, 1, 36 * MIB), (36 * MIB, 36 * MIB));
-        // WHEN a request of that size comes, THEN it gets the second.
+        // WHEN a request at the limit comes, THEN it gets the second.
         assert_eq!(allocate(&mut allocator, 2, 40 * MIB), (40 * MIB, 0));
     }
 
@@ -152,14 +154,15 @@ mod tests {
         let settings = "max_split_size_mb:40,max_non_split_rounding_mb:20";
         let mut allocator = with_free_blocks(settings, &[80 * MIB]);
         assert_eq!(allocate(&mut allocator, 0, 60 * MIB), (60 * MIB, 60 * MIB));
-        // WHEN it is a little less smaller, THEN it gets all of the block.
+        // WHEN the difference is slightly smaller, THEN it gets the whole block.
         assert_eq!(allocate(&mut allocator, 1, 60 * MIB + MIN_BLOCK), (80 * MIB, 0));
-        // AND so does the smallest request that is not split off.
+        // AND so does the smallest request that cannot be split off.
         let mut allocator = with_free_blocks(settings, &[58 * MIB]);
         assert_eq!(allocate(&mut allocator, 0, 40 * MIB), (58 * MIB, 0));
     }
 
-    /// The blocks of an expandable segment of five blocks of 20 MiB, after these are free and 10 MiB are allocated.
+    /// Returns the blocks of an expandable segment of five blocks of 20 MiB, after these are freed and 10 MiB are
+    /// allocated.
     fn expandable_after(freed: &[u32]) -> Vec<u64> {
         let mut allocator = Allocator::new(Settings::parse("expandable_segments:True").unwrap(), Card::UNLIMITED);
         allocator.place(PoolKey::default());
@@ -175,9 +178,9 @@ mod tests {
 
     #[test]
     fn a_block_that_cannot_grow_is_taken_before_one_that_can() {
-        // GIVEN a hole of 40 MiB, and 20 free MiB at the end WHEN 10 are requested, THEN they are in the hole
+        // GIVEN a hole of 40 MiB, and 20 free MiB at the end WHEN 10 MiB are requested, THEN they come from the hole
         assert_eq!(expandable_after(&[1, 2, 4]), [20, 10, 30, 20, 20]);
-        // AND of two equal holes in the first.
+        // AND of two equal holes, from the first.
         assert_eq!(expandable_after(&[1, 3]), [20, 10, 10, 20, 20, 20]);
     }
 }

@@ -1,10 +1,10 @@
-//! What goes back to the card: because it is full, because garbage is collected, or because the program asks.
+//! Gives memory back to the card: when it is full, for garbage collection, or at the program's request.
 
 use super::state::AllocatorState;
 use crate::allocator::blocks::{Block, BlockId};
 
 impl AllocatorState {
-    /// Gives a segment of one free block back (`release_block`).
+    /// Gives back a segment of one free block (`release_block`).
     fn release(&mut self, id: BlockId) {
         let Block { address, size, .. } = self.blocks[id];
         self.remove_free(id);
@@ -15,7 +15,7 @@ impl AllocatorState {
         self.counters.device_frees += 1;
     }
 
-    /// Gives back all that is unused, after waiting for other streams (`release_cached_blocks`).
+    /// Gives back all unused memory, after waiting for other streams (`release_cached_blocks`).
     pub fn release_unused(&mut self) {
         for (_, id) in std::mem::take(&mut self.pending) {
             self.free(id);
@@ -38,8 +38,10 @@ impl AllocatorState {
         }
     }
 
-    /// With `max_split_size_mb`: gives back one unsplittable block that is large enough, or several, largest first, until they
-    /// are together (`release_available_cached_blocks`). False if that would not make enough room.
+    /// With `max_split_size_mb`: gives back one unsplittable block that is large enough, or several, largest first, until
+    /// their sum is (`release_available_cached_blocks`).
+    ///
+    /// Returns false if that would not make enough room.
     pub fn release_oversize(&mut self, stream_pool: u32, size: u64) -> bool {
         let limit = self.settings.max_split_size;
         if limit == u64::MAX {
@@ -64,8 +66,8 @@ impl AllocatorState {
         released >= wanted
     }
 
-    /// Gives back unused large segments of the common pool that have not been used for longest, until less than the threshold
-    /// is reserved (`garbage_collect_cached_blocks`).
+    /// Gives back the least recently used large segments of the common pool until fewer bytes than the threshold are
+    /// reserved (`garbage_collect_cached_blocks`).
     pub fn collect_garbage(&mut self) {
         let threshold = (self.settings.garbage_collection_threshold * self.allowed as f64) as u64;
         let Some(target) = self.counters.reserved.current.checked_sub(threshold).filter(|target| *target > 0) else {
@@ -106,7 +108,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// An allocator on a card of this many MiB, with blocks of these, numbered from 0.
+    /// An allocator on a card of `card` MiB, with blocks of `sizes`, numbered from 0.
     fn with_blocks(settings: &str, card: u64, sizes: &[u64]) -> Allocator {
         let card = Card::with_available(card * MIB, card * MIB);
         let mut allocator = Allocator::new(Settings::parse(settings).unwrap(), card);
@@ -123,7 +125,7 @@ mod tests {
 
     #[test]
     fn unsplittable_blocks_go_back_until_there_is_room() {
-        // GIVEN a card full of free blocks, all from the largest size to split on WHEN a request needs two of them
+        // GIVEN a card full of free blocks, all at or above the split limit WHEN a request needs two of them
         let mut allocator = with_blocks("max_split_size_mb:40", 124, &[44, 40, 40]);
         (0..3).for_each(|id| free(&mut allocator, id));
         allocator.allocate(3, 0, 84 * MIB).unwrap();
@@ -134,7 +136,7 @@ mod tests {
 
     #[test]
     fn garbage_of_one_age_goes_back_together() {
-        // GIVEN two free blocks of one age, on a card of which less may be reserved before garbage is collected
+        // GIVEN two free blocks of equal age, on a card with a lower threshold for garbage collection
         let settings = "garbage_collection_threshold:0.5,per_process_memory_fraction:1.0";
         let mut allocator = with_blocks(settings, 100, &[30, 30]);
         (0..2).for_each(|id| free(&mut allocator, id));
@@ -145,7 +147,8 @@ mod tests {
 
     #[test]
     fn garbage_goes_back_until_the_threshold_is_reached() {
-        // GIVEN an old and a young free block, of which the old one is exactly what is reserved beyond the threshold of 62 MiB
+        // GIVEN an old and a young free block; the old one has exactly the size of the excess over the threshold of 62
+        // MiB
         let settings = "garbage_collection_threshold:0.060546875,per_process_memory_fraction:1.0";
         let mut allocator = with_blocks(settings, 1024, &[32, 50, 12]);
         free(&mut allocator, 0);

@@ -1,4 +1,4 @@
-//! Blocks, free blocks, pools and counters, and how they change together.
+//! State of the allocator: blocks, free blocks, pools and counters.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use crate::allocator::free_blocks::{FreeBlocks, Key};
 use crate::allocator::request::PoolKey;
 use crate::allocator::settings::Settings;
 
-/// The small or the large blocks of one pool on one stream. Blocks never change their stream pool.
+/// Small or large blocks of one pool on one stream. A block never changes its stream pool.
 #[derive(Debug)]
 pub struct StreamPool {
     pub place: PoolKey,
     pub pool: usize,
     pub is_small: bool,
     pub free: FreeBlocks,
-    /// Parts of expandable segments without memory, by address.
+    /// Unmapped parts of expandable segments, by address.
     pub unmapped: BTreeMap<u64, BlockId>,
 }
 
@@ -24,9 +24,9 @@ pub struct StreamPool {
 #[derive(Debug)]
 pub struct Pool {
     id: (u64, u64),
-    /// Whether unused segments may go back to the card: not while a graph or `MemPool` holds a private pool.
+    /// True if unused segments may go back to the card. False while a graph or `MemPool` holds a private pool.
     pub is_releasable: bool,
-    /// How often small and large blocks have been searched: the clock of the garbage collection.
+    /// Number of searches for small and large blocks: the clock of the garbage collection.
     pub searches: [u64; 2],
 }
 
@@ -40,9 +40,9 @@ pub struct AllocatorState {
     /// Blocks that wait for other streams, with their ids, in the order of their frees.
     pub pending: Vec<(u32, BlockId)>,
     pub counters: Counters,
-    /// How many segments have been taken from the card, if that counts.
+    /// Number of segments taken from the card, counted only where age decides.
     pub segments_taken: u32,
-    /// The most that may be reserved.
+    /// Limit on reserved bytes.
     pub allowed: u64,
 }
 
@@ -62,7 +62,7 @@ impl AllocatorState {
         }
     }
 
-    /// The two stream pools of a place: its large and, after them, its small blocks.
+    /// Adds the two stream pools of a place: first its large blocks, then its small ones.
     pub fn add_stream_pools(&mut self, place: PoolKey) -> u32 {
         let pool = self.pools.iter().position(|pool| pool.id == place.pool).unwrap_or_else(|| {
             self.pools.push(Pool { id: place.pool, is_releasable: false, searches: [0; 2] });
@@ -88,18 +88,18 @@ impl AllocatorState {
         &mut self.stream_pools[stream_pool as usize]
     }
 
-    /// How often the pool of a stream pool has been searched.
+    /// Returns the number of searches of a stream pool's pool.
     pub fn searches(&mut self, stream_pool: u32) -> &mut u64 {
         let StreamPool { pool, is_small, .. } = *self.stream_pool(stream_pool);
         &mut self.pools[pool].searches[usize::from(is_small)]
     }
 
-    /// Whether age counts: PyTorch collects garbage only below a memory fraction.
+    /// Returns true if garbage is collected: PyTorch does so only below a memory fraction.
     pub fn collects_garbage(&self) -> bool {
         self.settings.memory_fraction.is_some() && self.settings.garbage_collection_threshold > 0.0
     }
 
-    /// Puts a free block among those that can be found.
+    /// Adds a block to the free blocks.
     pub fn insert_free(&mut self, id: BlockId) {
         let stream_pool = self.blocks[id].stream_pool;
         self.blocks[id].searches_before = *self.searches(stream_pool);
@@ -112,15 +112,14 @@ impl AllocatorState {
         self.stream_pool_mut(stream_pool).free.remove(key);
     }
 
-    /// A block that is a whole new segment.
+    /// Adds a block that fills a new segment.
     pub fn add_segment(&mut self, address: u64, size: u64, stream_pool: u32) -> BlockId {
         self.segments_taken += u32::from(self.settings.oldest_first);
         let segment_age = self.segments_taken;
         self.blocks.add(Block { segment_age, ..Block::new(address, size, stream_pool) })
     }
 
-    /// Hands out a block that was found or made, and that is not among the free ones any more. What it has beyond `size` may
-    /// become a block of its own.
+    /// Hands out a block that is not in the free blocks. The rest beyond `size` may become a separate block.
     pub fn hand_out(&mut self, id: BlockId, size: u64, requested: u64) -> BlockId {
         let block = &self.blocks[id];
         let (stream_pool, is_expandable, was_split) = (block.stream_pool, block.expandable.is_some(), block.is_split());
@@ -150,13 +149,13 @@ impl AllocatorState {
         handed_out
     }
 
-    /// The tensor of a block is gone.
+    /// Ends the allocation of a block whose tensor is gone.
     pub fn end_allocation(&mut self, id: BlockId) {
         self.blocks[id].used = Use::Pending;
         self.counters.allocated.subtract(self.blocks[id].size);
     }
 
-    /// Makes a block free, and joins it with free neighbours.
+    /// Frees a block and merges it with free neighbours.
     pub fn free(&mut self, id: BlockId) {
         let Block { size, requested, expandable, .. } = self.blocks[id];
         self.blocks[id].used = Use::Free;
@@ -174,7 +173,7 @@ impl AllocatorState {
         self.counters.requested.subtract(requested);
     }
 
-    /// Joins a free block, which is not among those that can be found, with the neighbours that can. Returns their bytes.
+    /// Merges a block that is not in the free blocks with neighbours that are. Returns their bytes.
     pub fn join_neighbours(&mut self, id: BlockId) -> u64 {
         let Block { previous, next, .. } = self.blocks[id];
         self.join(id, previous) + self.join(id, next)

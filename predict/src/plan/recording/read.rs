@@ -1,8 +1,8 @@
-//! A recording from a trace.
+//! Reads a recording from a trace.
 //!
-//! The trace says where each block was asked for and when steps ended; PyTorch's own notes at its end, if there are any, say how
-//! many bytes were asked for, on which stream, and when memory could be used again. Both have the allocations of a device in the
-//! same order.
+//! The trace records the place of each block's request and the ends of steps. PyTorch's notes at the end of the trace,
+//! if present, contain the requested bytes, the stream, and the time of reuse. Both list the allocations of a device in
+//! the same order.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -21,17 +21,18 @@ use crate::plan::stage::{Stage, Stages};
 use super::{Allocation, Event, ReadBacks, Recording, RecordingError};
 
 impl Recording {
-    /// Reads a trace: the run on the device on which most was allocated.
+    /// Reads a trace: the run on the device with the most allocated bytes.
     ///
     /// # Errors
     ///
-    /// If the file is no trace, or has nothing to plan with.
+    /// If the file is not a trace, or contains nothing to plan with.
     pub fn read(path: &Path) -> Result<Recording, RecordingError> {
         Recording::read_under(path, "")
     }
 
-    /// The same of a program that other code runs: lines of that, in the folder `harness`, count where no others are on the
-    /// stack.
+    /// Reads the trace of a program that other code runs.
+    ///
+    /// Lines of that code, in the folder `harness`, count only if the stack has no others.
     ///
     /// # Errors
     ///
@@ -43,7 +44,7 @@ impl Recording {
     }
 }
 
-/// What a trace says of a block.
+/// A block, as the trace describes it.
 #[derive(Clone, Copy)]
 struct Block {
     address: u64,
@@ -56,10 +57,10 @@ struct Block {
     origin: Origin,
 }
 
-/// What PyTorch's allocator took a segment for.
+/// Purpose for which PyTorch's allocator took a segment.
 #[derive(Clone, Copy, Default)]
 struct Origin {
-    /// The capture of a CUDA graph whose private pool it is of; 0: none.
+    /// CUDA graph capture whose private pool the segment belongs to; 0: none.
     graph: u64,
     stream: u64,
 }
@@ -71,18 +72,18 @@ struct Device {
     /// Allocations and frees in order, without PyTorch's notes.
     events: Vec<Event>,
     frees: usize,
-    /// Segments by address, with their sizes.
+    /// Sizes and origins of segments, by address.
     segments: BTreeMap<u64, (u64, Origin)>,
-    /// Memory that is mapped into segments, by its number.
+    /// Memory mapped into segments, by its number.
     physical: FxHashMap<u64, Origin>,
-    /// Whether segments went back to the driver since the last allocation or free.
+    /// True if segments went back to the driver since the last allocation or free.
     gives_back: bool,
-    /// How many allocations and frees there had been when steps ended.
+    /// Number of allocations and of frees at each end of a step.
     steps: Vec<(usize, usize)>,
-    /// The same of the beginnings of forward passes.
+    /// Number of allocations and of frees at each start of a forward pass.
     passes: Vec<(usize, usize)>,
     requests: Vec<AllocatorRequest>,
-    /// Bytes of what is not PyTorch's allocator's, by address.
+    /// Bytes outside PyTorch's allocator, by address.
     outside: FxHashMap<u64, u64>,
     most_outside: u64,
 }
@@ -91,12 +92,12 @@ struct Device {
 #[derive(Default)]
 pub struct RecordingReader {
     model: Model,
-    /// A longer trace has no recording, but its model; `None`: no trace is too long.
+    /// A longer trace gives its model, but no recording; `None`: no limit.
     max_events: Option<u64>,
-    /// Code that only runs the program; empty: none.
+    /// Folder of code that only runs the program; empty: none.
     harness: String,
     devices: FxHashMap<i32, Device>,
-    /// How often, and how many bytes, by stack.
+    /// Number and bytes of reads, by stack.
     read_backs: FxHashMap<u32, (u64, u64)>,
 }
 
@@ -153,7 +154,7 @@ impl Sink for RecordingReader {
             _ => {}
         }
         self.model.apply(record);
-        // The allocation with which a pass begins is the first of it.
+        // The allocation with which a pass begins belongs to it.
         if self.model.passes_begun() > passes {
             for (index, device) in &mut self.devices {
                 device.passes.push(device.counts(usize::from(Some(*index) == allocated)));
@@ -173,7 +174,7 @@ impl Sink for RecordingReader {
 }
 
 impl RecordingReader {
-    /// A reader that gives up the recording of a trace with more events.
+    /// Returns a reader that gives up the recording of a trace with more events.
     pub fn up_to(max_events: u64) -> Self {
         Self { max_events: Some(max_events), ..Self::default() }
     }
@@ -186,11 +187,11 @@ impl RecordingReader {
         self.devices.entry(part.requests).or_default().requests.extend(part.entries());
     }
 
-    /// The run on the device on which most was allocated, with the state at the end of the trace.
+    /// Returns the run on the device with the most allocated bytes, with the state at the end of the trace.
     ///
     /// # Errors
     ///
-    /// If there is nothing to plan with: why, and the state at the end of the trace.
+    /// If the trace contains nothing to plan with: the reason, and the state at the end of the trace.
     pub fn finish(mut self) -> Result<Recording, (RecordingError, Box<Model>)> {
         if self.is_too_long() {
             return Err((RecordingError::TooLong, Box::new(self.model)));
@@ -216,7 +217,7 @@ impl RecordingReader {
     }
 }
 
-/// Why PyTorch's allocator handed out nothing.
+/// Returns the reason that PyTorch's allocator handed out nothing.
 fn nothing_allocated(model: &Model) -> RecordingError {
     if model.oom_count() > 0 {
         RecordingError::FirstRequestFailed
@@ -266,7 +267,7 @@ impl Device {
         }
     }
 
-    /// A segment went back to the driver, with others: the cache was emptied.
+    /// Records one emptied cache for all segments that go back to the driver together.
     fn empty_cache(&mut self) {
         if !self.gives_back {
             self.events.push(Event::EmptyCache);
@@ -279,7 +280,7 @@ impl Device {
         self.most_outside = self.most_outside.max(self.outside.values().sum());
     }
 
-    /// Allocations, less the last few, and frees.
+    /// Returns the number of allocations, less the last few, and of frees.
     fn counts(&self, less: usize) -> (usize, usize) {
         (self.blocks.len() - less, self.frees)
     }
@@ -302,7 +303,7 @@ impl Device {
             for (allocation, Block { origin, .. }) in std::iter::zip(&mut allocations, &self.blocks) {
                 let pool = match origin.graph {
                     0 => (0, 0),
-                    // A capture that failed has a pool of its own.
+                    // A failed capture has a separate pool.
                     graph => model.pool_of_capture(device, graph).unwrap_or((u64::MAX, graph)),
                 };
                 allocation.place = index_of(&mut places, PoolKey { stream: origin.stream, pool });
@@ -338,7 +339,7 @@ impl Allocation {
     }
 }
 
-/// Most frequent first.
+/// Returns the read-backs by line, most frequent first.
 fn read_backs_by_line(by_stack: &FxHashMap<u32, (u64, u64)>, model: &Model) -> Vec<ReadBacks> {
     let mut by_line: FxHashMap<Option<Arc<Line>>, (u64, u64)> = FxHashMap::default();
     for (stack, (count, bytes)) in by_stack {
@@ -351,7 +352,7 @@ fn read_backs_by_line(by_stack: &FxHashMap<u32, (u64, u64)>, model: &Model) -> V
     read_backs
 }
 
-/// Streams are told apart by their first use: their handles differ from run to run.
+/// Distinguishes streams by their first use: their handles differ from run to run.
 fn place_of(places: &mut Vec<PoolKey>, request: &AllocatorRequest) -> u16 {
     index_of(places, PoolKey { stream: request.stream, pool: request.pool })
 }
@@ -364,7 +365,8 @@ fn index_of(places: &mut Vec<PoolKey>, place: PoolKey) -> u16 {
     index as u16
 }
 
-/// The events in PyTorch's notes, up to the last allocation that the trace has, and where parts of the program begin.
+/// Returns the events in PyTorch's notes, up to the last allocation in the trace, and the starts of the program's
+/// parts.
 fn events_of(requests: &[AllocatorRequest], allocations: usize) -> (Vec<Event>, Stages) {
     let mut stages = Stages::default();
     let mut events = Vec::with_capacity(requests.len());
@@ -398,7 +400,7 @@ fn events_of(requests: &[AllocatorRequest], allocations: usize) -> (Vec<Event>, 
     (events, stages)
 }
 
-/// Where steps ended, or passes began, among the events, from how many allocations and frees there had been.
+/// Locates ends of steps, or starts of passes, among the events, from the number of preceding allocations and frees.
 fn positions_in(events: &[Event], counts: &[(usize, usize)]) -> Vec<usize> {
     let mut positions = Vec::with_capacity(counts.len());
     let (mut allocations, mut frees) = (0, 0);
@@ -417,8 +419,9 @@ fn positions_in(events: &[Event], counts: &[(usize, usize)]) -> Vec<usize> {
     positions
 }
 
-/// Puts the frees between two allocations, or steps, into the order of their ids. Some are in that of a hash table, which differs
-/// from run to run.
+/// Sorts the frees between two allocations, or steps, by id.
+///
+/// Some come in the order of a hash table, which differs from run to run.
 fn sort_frees(events: &mut [Event], steps: &[usize]) {
     let mut steps = steps.iter().copied().peekable();
     let mut start = 0;

@@ -1,8 +1,10 @@
-//! With a cuDNN that plans without a device: its own descriptors, which are told the device where programs name a handle.
+//! Backend of a cuDNN that plans without a device: its own descriptors receive the device in place of the handle that
+//! programs set.
 //!
-//! Without a device, cuDNN does not offer the engines of cuBLASLt. On a card it takes them for convolutions with 1x1 filters, whose
-//! other engines would first rearrange the images. Their workspace is known, so plans for such convolutions answer it. The gradient
-//! of a filter is the exception: on a card cuDNN estimates whether cuBLASLt or another engine is faster (`is_summed_by_cublaslt`).
+//! Without a device, cuDNN does not offer the engines of cuBLASLt. On a card, it uses them for convolutions with 1x1
+//! filters, whose other engines would first rearrange the images. Their workspace is known, so plans for such
+//! convolutions report it. The gradient of a filter is the exception: on a card, cuDNN estimates whether cuBLASLt or
+//! another engine is faster (`is_summed_by_cublaslt`).
 
 use std::collections::HashMap;
 
@@ -45,13 +47,13 @@ const FLOAT32: i64 = 0;
 const FLOAT16: i64 = 2;
 const BFLOAT16: i64 = 9;
 
-/// What is known of a descriptor of cuDNN.
+/// Known facts about a cuDNN descriptor.
 #[derive(Clone, Default)]
 struct DescriptorFacts {
     kind: i32,
-    /// Its numbers and descriptors by attribute.
+    /// Numbers and descriptors by attribute.
     attributes: HashMap<i32, Vec<i64>>,
-    /// The workspace that is known to be taken, of an operation and of what is made for it.
+    /// Known workspace of an operation, and of descriptors made for it.
     workspace: Option<i64>,
 }
 
@@ -88,7 +90,7 @@ pub unsafe fn set(
     count: i64,
     elements: *const u8,
 ) -> i32 {
-    // The simulated handle is none of the real cuDNN, which takes the device instead.
+    // The real cuDNN does not know the simulated handle, and receives the device instead.
     if kind == TYPE_HANDLE {
         return SUCCESS;
     }
@@ -125,7 +127,7 @@ pub unsafe fn finalize(planner: &Planner, descriptor: usize) -> i32 {
         _ => None,
     };
     if let (Some(attribute), Some(device)) = (device_attribute, planner.device()) {
-        // SAFETY: one descriptor is set, of the kind that the attribute takes. What is wrong, finalize says.
+        // SAFETY: one descriptor is set, of the kind that the attribute takes. Finalize reports errors.
         unsafe { (planner.set)(descriptor, attribute, TYPE_DESCRIPTOR, 1, (&raw const device).cast()) };
     }
     let workspace = own.workspace_of_operation().or_else(|| {
@@ -174,14 +176,16 @@ pub unsafe fn get(
 }
 
 impl DescriptorFacts {
-    /// The first of these attributes that is set.
+    /// Returns the first of these attributes that is set.
     fn numbers(&self, attributes: &[i32]) -> Option<&Vec<i64>> {
         attributes.iter().find_map(|attribute| self.attributes.get(attribute))
     }
 
-    /// The workspace of cuBLASLt's engines for a convolution with a 1x1 filter over images whose channels are apart; `None` where
-    /// cuDNN takes another engine. Measured on an H100 with cuDNN 9.19: at most 400 bytes, and for the gradient of the filter, one
-    /// gradient in float32 for each image.
+    /// Returns the workspace of cuBLASLt's engines for a convolution with a 1x1 filter over images with separate
+    /// channels; `None` where cuDNN uses another engine.
+    ///
+    /// Measured on an H100 with cuDNN 9.19: at most 400 bytes, and for the gradient of the filter, one gradient in
+    /// float32 per image.
     fn workspace_of_operation(&self) -> Option<i64> {
         // Convolution, filter and images, by CUDNN_ATTR_OPERATION_CONVOLUTION_*.
         let [convolution, filter, images] = match self.kind {
@@ -213,13 +217,14 @@ impl DescriptorFacts {
     }
 }
 
-/// Returns true where cuDNN has cuBLASLt compute the gradient of a 1x1 filter, with a workspace that is known. It decides by an
-/// estimate of the time, which it does not return without a device. The rows are what it chose on an H100 (`benches/workspaces.py`),
-/// by the smaller of the filter's numbers of inputs and outputs.
+/// Returns true where cuDNN has cuBLASLt compute the gradient of a 1x1 filter, with a known workspace.
+///
+/// cuDNN decides by a time estimate, which it does not return without a device. The rows are its choices on an H100
+/// (`benches/workspaces.py`), by the smaller of the filter's numbers of inputs and outputs.
 fn is_summed_by_cublaslt(dimensions: usize, data_type: i64, channels: i64, count: i64) -> bool {
     let is_narrow = channels <= 8;
     match (dimensions, data_type) {
-        // Its result is written at once, so cuBLASLt may split the sum: the workspace depends on the kernel.
+        // The result is written at once, so cuBLASLt may split the sum, and the workspace depends on the kernel.
         (_, FLOAT32) if count == 1 => false,
         (2, FLOAT32) => !is_narrow,
         (2, _) => true,

@@ -1,4 +1,5 @@
-//! Without a cuDNN that plans: descriptors store their attributes, and a heuristic returns one engine for every operation graph.
+//! Backend without a planning cuDNN: descriptors store their attributes, and a heuristic returns one engine for every
+//! operation graph.
 
 use std::collections::HashMap;
 
@@ -26,7 +27,7 @@ const GRAPH_ENGINES: i32 = 802;
 const ENGINE_GRAPH: i32 = 1300;
 const ENGINE_INDEX: i32 = 1301;
 
-/// Bytes per element of a `cudnnBackendAttributeType_t`.
+/// Returns the bytes per element of a `cudnnBackendAttributeType_t`.
 fn element_bytes(kind: i32) -> usize {
     match kind {
         0 | 3 | 5 | 6 | 15 | 26 => 8, // handle, int64, double, pointer, descriptor, fraction
@@ -35,7 +36,7 @@ fn element_bytes(kind: i32) -> usize {
     }
 }
 
-/// The value of an attribute that is computed, not set: element count and bytes.
+/// Returns element count and bytes of an attribute that is computed, not set.
 fn computed(attribute: i32) -> Option<(i64, Vec<u8>)> {
     let number = |value: i64| Some((1, value.to_ne_bytes().to_vec()));
     match attribute {
@@ -91,7 +92,7 @@ pub unsafe fn set(descriptor: usize, attribute: i32, kind: i32, count: i64, elem
     let value = if elements.is_null() {
         Vec::new()
     } else {
-        // SAFETY: the caller vouches for so many bytes.
+        // SAFETY: the caller vouches for this many bytes.
         unsafe { std::slice::from_raw_parts(elements, bytes) }.to_vec()
     };
     let set = |own: &mut Descriptor| own.attributes.insert(attribute, (count, value));
@@ -113,7 +114,7 @@ pub unsafe fn get(descriptor: usize, attribute: i32, kind: i32, room: i64, count
     unsafe { answer(count, own) };
     if !elements.is_null() {
         let fitting = bytes.len().min(element_bytes(kind) * room.max(0) as usize);
-        // SAFETY: there is room for so many bytes.
+        // SAFETY: `fitting` bytes fit.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), elements, fitting) };
     }
     SUCCESS
