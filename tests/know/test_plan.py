@@ -206,6 +206,7 @@ for _ in range(4):
 """
 
 
+@pytest.mark.long
 def test_batches_that_were_not_recorded_are_named(memlab):
     """GIVEN a program without convolutions whose memory grows with the square of the batch
     WHEN batches are planned of which one is too far to be recorded
@@ -216,6 +217,7 @@ def test_batches_that_were_not_recorded_are_named(memlab):
     assert "batch 100 was not recorded itself" in warning and "cuDNN" not in warning
 
 
+@pytest.mark.long
 def test_lines_of_libraries_are_named_where_those_of_the_program_say_nothing(memlab):
     """GIVEN a training that calls a model of a library in one line
     WHEN it is planned

@@ -78,6 +78,7 @@ def test_a_sequence_is_what_pytorch_takes(memlab, kind):
     assert [answer[part] for part in ("steps", "replayed_steps", "batch", "longest")] == [60, 60, BATCH, max(lengths)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["gpt-amp", "hf-gpt2", *full("gpt", "gpt-eager")])
 def test_a_length_that_was_not_recorded(memlab, kind):
     """GIVEN recordings at lengths 128, 320 and 640, and a plan for steps that are padded to 768

@@ -57,6 +57,7 @@ def test_an_evaluation_without_a_data_loader_is_planned_to_the_byte(memlab, prog
     assert {row["name"] for row in answer["phases"]} == {"training", "evaluation"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "program", [["--steps", "30"], *full([], ["--evaluated", "16"])], ids=["seldom", "larger", "smaller"]
 )

@@ -70,6 +70,7 @@ def test_shards_are_saved_by_one_process_and_not_written(memlab, saving):
 ACCELERATE = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "4")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "program"),
     [

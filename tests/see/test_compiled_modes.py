@@ -101,6 +101,7 @@ def held(memlab, case):
     return lines, activations
 
 
+@pytest.mark.long
 def test_an_exported_program_has_the_lines_and_layers_of_its_model(memlab):
     # GIVEN a model, and what torch.export makes of it, as one module and as modules
     eager_lines, eager_layers = held(memlab, "eager_blocks")
