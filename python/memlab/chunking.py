@@ -72,7 +72,7 @@ def chunk(
     capacity = _capacity(weights, where, max_capacity)
     if rest == "page":
         for weight in weights:
-            weight.tensors.clear()  # The pager would take these references for the user's, through which weights may be edited.
+            weight.tensors.clear()  # The pager would take these references for a user's, which may edit the weights.
         return page(model, where, budget=capacity)
     chunked = ChunkedModel(model, weights, residents, where, capacity)
     chunked.patch.mark(Plan(chunked.state, PlanQueries()), chunked.patch.release, where)
