@@ -173,7 +173,7 @@ class ForwardProfile:
         """Chooses the values to store and the operations to recompute.
 
         Recomputed values stay in memory until they are read, and so do prefetched ones: at first each group has half of the
-        budget. If that stores so many bytes that backward waits for the bus, recomputed values may take nearly all of it.
+        budget. If backward then waits for the bus, recomputed values may take nearly all of it.
         """
         times = [self._nanoseconds(operation) for operation in self._operations]
         room = budget + int(_COPY_TIME_SHARE * bytes_per_second * sum(times) / 1e9)

@@ -64,7 +64,7 @@ class Phase:
     #: The last outputs and the last loss.
     outputs: Any = None
     loss: Tensor | None = None
-    #: How the outputs were computed that no step has used yet; None: none are pending.
+    #: The computation of outputs that no step has used yet; None: no outputs are pending.
     computation: Computation | None = None
     #: True if a batch is recorded that no step has used yet.
     has_noted: bool = False
