@@ -561,7 +561,7 @@ def plan(
     host_ns: int = 0,
     host_copy_ns: int = 0,
 ) -> Plan:
-    """Decides which units stay on the device, and the places of the others in the ring.
+    """Chooses the units that stay on the device, and the places of the others in the ring.
 
     unit_bytes: bytes per unit, multiples of 512.
     schedule: per point the units needed and the nanoseconds of compute; 0: unknown.
@@ -711,7 +711,7 @@ def table_rows(
     sizes: list[int],
     widths: tuple[int, int, int],
 ) -> tuple[str, int]:
-    """The lines of a table, and the width of its first column: names to the left, shapes and sizes to the right.
+    """The lines of a table, and the width of its first column: names flush left, shapes and sizes flush right.
 
     The columns have these widths; the first is wider if a name is longer. With `shares`, these follow the names:
     ``view(->weight)``.
@@ -761,7 +761,7 @@ def totals(device: int) -> tuple[int, int, int, int, int]: ...
 def peak(device: int) -> tuple[int, int, int, float, int]: ...
 def reset_peak(device: int | None = None) -> None: ...
 def latest_time() -> float:
-    """Seconds since the recording began at its latest event."""
+    """Time of the latest event, in seconds since the recording began."""
 
 def lost_events() -> int:
     """Number of missing events, dropped because they came faster than the recording could be kept small."""

@@ -62,7 +62,7 @@ class Replay:
     retries: int  #: Number of times that the card was full and unused memory was returned to it (``num_alloc_retries``).
     out_of_memory: Sequence[OutOfMemory]  #: The requests that did not fit; without `keep_going` at most one.
     counters: Mapping[str, int]  #: More figures, by the names of ``torch.cuda.memory_stats()``.
-    segments: Sequence[Mapping[str, Any]]  #: The segments at the end, as ``torch.cuda.memory_snapshot()`` gives them.
+    segments: Sequence[Mapping[str, Any]]  #: The segments at the end, as in ``torch.cuda.memory_snapshot()``.
     timeline: Sequence[tuple[int, int]]  #: (allocated, reserved) after each request, if requested.
 
     @property

@@ -74,8 +74,8 @@ class MemlabMagics(Magics):  # type: ignore[misc]
             func()
 
         A column is a key of `torch.cuda.memory_stats()` such as `active_bytes.all.peak`, or one of memlab's such as
-        `line.allocated`; a wrong one lists all. With -r, the magic returns the
-        profiler: ``prof = %mlrun -r -f f f()``.
+        `line.allocated`. An unknown column lists all valid ones. With -r, the magic returns the profiler:
+        ``prof = %mlrun -r -f f f()``.
         """
         __tracebackhide__ = True
         options, statement = _split(line)
@@ -120,7 +120,7 @@ class MemlabMagics(Magics):  # type: ignore[misc]
     @no_var_expand
     @line_cell_magic
     def memlab(self, line: str = "", cell: str | None = None) -> None:
-        """Shows what is on the GPU now (`%memlab`), or what the cell allocates, keeps and peaks at (`%%memlab`)."""
+        """Shows the memory of the GPU now (`%memlab`), or the allocated, kept and peak memory of the cell (`%%memlab`)."""
         __tracebackhide__ = True
         arguments = _parsed(self.memlab, self.shell, line)
         name = arguments.output

@@ -136,7 +136,7 @@ class Plan:
 
     @property
     def predicted_ns(self) -> int:
-        """The planner's prediction of the time of a forward."""
+        """The predicted time of a forward."""
         return self._state.predicted_ns
 
     @property

@@ -27,7 +27,7 @@ def log(step: int | None = None, logger: Any = None, *, prefix: str = "memlab/",
 
     Args:
         step: the step of the figures; None: the number of optimizer steps so far.
-        logger: a logger of Lightning, a SummaryWriter, a run of W&B, ``mlflow`` or a run of it, an Accelerator, a function
+        logger: a Lightning logger, a SummaryWriter, a W&B run, ``mlflow`` or an MLflow run, an Accelerator, a function
             of figures and step, or a list of these. None: the active runs of W&B and MLflow, if any.
         prefix: put before each name.
         device: a number, ``"cuda:1"`` or a `torch.device`; None: torch's current device.

@@ -65,7 +65,7 @@ class StepWithoutBackward(TrainingWarning):
 
 
 class LossFromDetachedOutputs(TrainingWarning):
-    """The loss does not lead back to the model's outputs."""
+    """The loss has no graph that leads back to the model's outputs."""
 
     rule = "loss-from-detached-outputs"
 

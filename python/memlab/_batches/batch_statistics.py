@@ -26,7 +26,7 @@ _HERE = threading.local()
 
 @contextmanager
 def meeting_at_batchnorm(model: nn.Module) -> Iterator[None]:
-    """Makes BatchNorm in training a meeting of threads within the block, whoever calls `torch.nn.functional.batch_norm`.
+    """Makes threads meet at BatchNorm in training within the block, at every call of `torch.nn.functional.batch_norm`.
 
     Replaces the function rather than the modules, since subclasses may define their own forward, which does more.
     """

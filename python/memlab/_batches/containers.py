@@ -1,4 +1,4 @@
-"""The part of `memlab.InfinityBatch` that remembers batches."""
+"""The part of `memlab.InfinityBatch` that keeps batches."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _OVER_TARGETS: dict[type[nn.Module], Callable[..., Any]] = {
     nn.NLLLoss: functional.nll_loss,
 }
 _FUNCTIONS = {function: kind for table in (_OVER_SAMPLES, _OVER_TARGETS) for kind, function in table.items()}
-# Criteria with weights of elements, which may have a row for each sample. A piece needs only its own rows of those.
+# Criteria with weights per element. Such weights may have a row for each sample, of which a piece needs only its own.
 _WEIGH_ELEMENTS = (nn.BCELoss, nn.BCEWithLogitsLoss, nn.HuberLoss, nn.L1Loss, nn.MSELoss)
 # The reductions that make them means.
 _MEANS = {"mean", "batchmean"}

@@ -19,7 +19,7 @@ class GradientAccumulation:
         self._refuse = batch.refuse
         self._buffers = Buffers(batch.model)
         self._finished = 0
-        # Created once a batch has enough pieces to need it: most have few.
+        # Created once a batch has enough pieces to need it: most batches have few.
         self._sums: WideSums | None = None
         # The earlier gradients, while they are set aside.
         self._before: list[Tensor | None] | None = None

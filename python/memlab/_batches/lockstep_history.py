@@ -14,7 +14,7 @@ from memlab._activations.forward_profile import ForwardProfile
 from memlab._activations.offload_schedule import OffloadSchedule
 from memlab._batches.sizing import room_on
 
-# Share of the memory that a batch has left free which the next one may take: its peak may be higher.
+# Share of the memory left free by a batch that the next one may take, since its peak may be higher.
 _FREE_SHARE = 0.8
 # Divides the free memory: one part for copies to the host, and one for copies back.
 _PENDING_DIVISOR = 16

@@ -201,7 +201,7 @@ def _compared(trial: Trial, pieces: list[range]) -> _Found:
 
     whole, moved = trial.seen(rows, objective), trial.seen(rows, objective, moved=True)
     parts = weighted_sum([(trial.seen(part, objective), 1.0) for part in pieces])
-    # Not mixing, if the model gives different results each time.
+    # A model with different results each time does not count as mixing.
     mixes = trial.are_apart(whole, moved, parts) and not trial.are_apart(whole, moved, trial.seen(rows, objective))
     return _Found(mixes, unjoined)
 

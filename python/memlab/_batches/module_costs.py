@@ -35,7 +35,7 @@ def module_costs(model: nn.Module, inputs: Any) -> dict[str, ModuleCost]:
     restored.
 
     Raises:
-        ValueError: there are no samples.
+        ValueError: the batch has no samples.
     """
     samples = Samples(inputs)
     if len(samples) == 0:

@@ -101,7 +101,7 @@ class Monitor:
         self._used = None if gradient is None else (weakref.ref(gradient), versions_of([gradient])[0])
 
     def step(self, optimizer: Any) -> None:
-        """Lets an optimizer step. An optimizer that is not PyTorch's has no hooks, so this calls them."""
+        """Lets an optimizer step. Calls `before_step` and `after_step` directly for optimizers that are not PyTorch's."""
         if self._hooks:
             optimizer.step()
             return

@@ -151,7 +151,7 @@ def joined(
 
 
 class Joining:
-    """Joins the results of pieces as they arrive, in memory that is allocated once. They have no graphs.
+    """Joins the results of pieces as they arrive, without graphs, in memory that is allocated once.
 
     >>> joining = Joining(3)
     >>> for rows in (range(2), range(2, 3)):

@@ -40,7 +40,7 @@ def observer() -> Observer:
 
 
 def keeper() -> Keeper | None:
-    """The receiver of the outputs of a batch that begins now, if the strategy joins them anywhere; None: nobody."""
+    """The receiver of the outputs of a batch that begins now, if the strategy joins them anywhere; None: no receiver."""
     return _KEEPER.get()
 
 

@@ -1,4 +1,4 @@
-"""Outputs without a graph, for computing a loss from them."""
+"""Outputs without a graph, as inputs of a loss."""
 
 from __future__ import annotations
 

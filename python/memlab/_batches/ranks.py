@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-#: The reason for which ranks refuse a loop that calls backward itself.
+#: The message for loops that call backward themselves on several ranks.
 WITHIN_A_BACKWARD = (
     "ranks cannot wait for each other within a backward: use memlab.accumulate. (Or, of a model in DistributedDataParallel, "
     "give the module within it, model.module, and average the gradients.)"

@@ -49,7 +49,7 @@ class FirstOutputs:
 
 
 def are_apart(one: Tensor, other: Tensor, share: float) -> bool:
-    """True if the distance of two tensors exceeds a share of the norm of the first."""
+    """True if the distance of two tensors exceeds `share` times the norm of the first."""
     one, other = one.double(), other.double()
     distance, bound = (one - other).norm(), share * one.norm() + 1e-12
     # Writes into zeroed memory: on a simulated card, whose kernels compute nothing, the result stays False.

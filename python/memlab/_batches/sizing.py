@@ -122,7 +122,7 @@ class MeasuredSize:
         self._model = ref(model)
         self._device = device
         self._memory = memory
-        # Bytes at the peak of a piece, by its size.
+        # Peak bytes of a piece, without the memory allocated before it, by its size.
         self._taken: dict[int, int] = {}
         self._limit: int | None = None
         # Bytes per sample of the prefetched piece.

@@ -76,7 +76,7 @@ def _numpy_state() -> tuple[Any, ...] | None:
 
 
 class Autocast:
-    """The current autocast, to use it in another thread or later."""
+    """The current autocast, for use in another thread or later."""
 
     def __init__(self) -> None:
         self._modes = [

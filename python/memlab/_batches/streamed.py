@@ -82,7 +82,7 @@ class StreamedMean:
     """A mean whose denominator D is not known before the last piece.
 
     Until then gradients are those of sums, divided by D of the first piece. Before the last piece they are rescaled to the
-    final D. So the last backward, which averages over ranks if there are several, is the same as for any batch.
+    final D. So the last backward, which averages over several ranks, is the same as for any batch.
     """
 
     def __init__(self, pieces: Iterator[Given], batch_of: BatchOf, loss_fn: Any) -> None:
@@ -223,7 +223,7 @@ class StreamedReplay:
                 targets.append(piece.targets.piece(range(len(piece.targets)), batch.device))
             begin = rows[-1].stop if rows else 0
             rows.append(range(begin, begin + len(batch.samples)))
-            # Each piece finds the buffers from before the batch, or, if they may depend on samples, from the last piece.
+            # Each piece finds the buffers from before the batch, or after the previous piece if they may depend on samples.
             refuse = batch.refuse
             if refuse is not None and (name := buffers.rewind()) is not None:
                 refuse(name)

@@ -10,7 +10,7 @@ from memlab import _native
 from memlab._batches.pending_losses import PendingLosses
 from memlab._batches.records import Record
 
-# Batches recorded per step, of which the last are kept: some trainings never report a step.
+# Maximum of batches kept per step, the last ones: some trainings never report a step.
 _MOST = 1 << 10
 
 # For all trainings of the process: pending losses, and the trace's step count when a training last reported a step.

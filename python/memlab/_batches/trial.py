@@ -224,7 +224,7 @@ class Trial:
 
 
 def _replica(module: nn.Module, known: dict[int, nn.Module]) -> nn.Module:
-    """A module with the same parameters that keeps what a forward sets, such as a cached table. It is not compiled."""
+    """A module with the same parameters, for attributes that a forward sets, such as a cached table. It is not compiled."""
     children = vars(module)["_modules"]
     if type(module).__name__ == "OptimizedModule":
         return _replica(children["_orig_mod"], known)

@@ -98,7 +98,7 @@ class ReadingRoom:
             return taken
 
     def leave(self, taken: int, sample_bytes: int) -> None:
-        """Returns the bytes that `enter` reserved, and records the size of a sample; 0 if reading failed.
+        """Releases the bytes that `enter` reserved, and records the size of a sample; 0 if reading failed.
 
         Raises:
             NotEnoughCPURam: a single read exceeds the limit.

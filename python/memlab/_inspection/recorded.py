@@ -78,7 +78,7 @@ def _planned(
 ) -> dict[str, Any]:
     """The plan of the training in a folder, as JSON."""
     program = [sys.executable, "-m", "memlab._inspection.child", folder / "training.pickle", *arguments]
-    # The recording ends when the last step but one is complete, so the training runs one step more.
+    # The recording ends when the last step but one is complete: it contains one step less than the training.
     options = [*options, "--json", "--steps", training.steps - 1, "--card", card, "--on", "gpu" if on_gpu else "simulation"]
     with warn_if_slow(_SLOW, _SLOW_SECONDS):
         done = subprocess.run(

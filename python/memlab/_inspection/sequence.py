@@ -14,7 +14,7 @@ from memlab._tools.tables import aligned
 
 @dataclass(frozen=True)
 class SequenceRow:
-    """An order of the lengths with settings of the allocator. Sizes are bytes."""
+    """The memory of an order of the lengths with settings of the allocator. Sizes are bytes."""
 
     order: str  #: ``"as given"``, ``"shuffled"``, ``"longest first"``, ``"ascending"`` or ``"padded to 64"`` (128, 256).
     allocator: str  #: Settings as in ``PYTORCH_ALLOC_CONF``; empty: PyTorch's defaults.

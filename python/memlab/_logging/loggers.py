@@ -87,7 +87,7 @@ class _Wandb:
         self._run, self._prefix = run, prefix
 
     def write(self, figures: Figures, step: int) -> None:
-        # W&B's step rises with each row of any logger: memlab's step is a figure, and the axis of the others.
+        # W&B's step rises with each row of any logger. So memlab logs its step as a figure, and as the axis of the others.
         axis = f"{self._prefix}step"
         if (self._run.id, axis) not in self._with_axis:
             self._with_axis.add((self._run.id, axis))

@@ -13,7 +13,7 @@ from IPython.core.error import UsageError
 class CellCode:
     """The code of a cell, compiled statement by statement.
 
-    display: whether the value of the last expression is shown, as in a cell without a magic.
+    display: show the value of the last expression, as in a cell without a magic.
     """
 
     def __init__(self, shell: Any, text: str, magic: str, display: bool = True) -> None:

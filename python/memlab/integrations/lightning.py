@@ -46,7 +46,7 @@ class MemlabCallback(Callback):  # type: ignore[misc]
         self._optimizer_steps = 0
 
     def on_train_start(self, trainer: Any, *_: Any) -> None:
-        # Reading the folder requires all ranks, which agree on it here.
+        # Read here, since all ranks must be present to agree on the folder.
         self._folder = Path(trainer.log_dir or trainer.default_root_dir)
         self._optimizer_steps = trainer.global_step
         if trainer.is_global_zero:
