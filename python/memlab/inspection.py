@@ -66,8 +66,8 @@ def inspect(
     """Plans the memory of a training, or of inference, from a few steps at some batch sizes.
 
     Each step sets gradients to zero, moves a batch to the GPU, runs forward, loss and backward, and the optimizer. As in
-    most programs, outputs live until those of the next step exist. A model in evaluation mode is switched to training
-    mode.
+    most programs, outputs live until those of the next step exist. A training runs in training mode, even if the model is in
+    evaluation mode.
 
     Args:
         model: on any device; on the meta device it may be larger than the machine's memory.

@@ -53,7 +53,7 @@ def page(
             copied together, of up to 64 MiB in a large model without a budget.
         budget: device memory for weights, in bytes or as ``"8GiB"``; ``"min"`` for two units; None for the smallest that
             hides the copies behind the computation (all free memory, if they cannot be hidden). For several devices: one for
-            each, as a list or by device, or one value for all; None for the free memory of each.
+            each, as a list or by device, or one value that applies to each; None for the free memory of each.
         prefetch: number of units copied ahead: ``"auto"`` for as many as the ring holds, 0 for none.
         micro_batch: samples (of the first dimension of tensors) that go through a block at a time, so that a batch large
             enough to hide the copies needs less memory. For blocks that treat samples independently.
