@@ -9,9 +9,9 @@
     with memlab.annotate("forward"):                # a name for what is allocated here, beside lines and layers
         loss = model(batch)
 
-The namespaces `memlab.paging`, `memlab.batches`, `memlab.inspection` and `memlab.recording` have the same names.
-`memlab.compat` has the interfaces of older projects. The ``memlab`` command (``memlab run -- python train.py``) is in the
-same package. See the user guide.
+The namespaces `memlab.paging`, `memlab.batches`, `memlab.inspection` and `memlab.recording` contain the same names.
+`memlab.compat` contains the interfaces of older projects. The same package contains the ``memlab`` command
+(``memlab run -- python train.py``). See the user guide.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ __all__ = [
     "watch",
 ]
 
-# The command imports this file too, and must not wait two seconds for PyTorch: modules are imported on first use. (What
-# IPython calls is not in `__all__`: it needs IPython.)
+# Modules are imported on first use: the command imports this file too, and must not wait two seconds for PyTorch. (`__all__`
+# lacks the functions that IPython calls: they need IPython.)
 _NAMES = {
     "accumulation": "accumulate",
     "activations": "offload_activations",
@@ -148,10 +148,10 @@ _NAMES = {
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-# Used as modules: `memlab.allocator.replay(…)`, `memlab.paging.page(…)`.
+# Accessed as modules: `memlab.allocator.replay(…)`, `memlab.paging.page(…)`.
 _NAMESPACES = {"allocator", "batches", "compat", "inspection", "paging", "recording", "training_warnings"}
 
-# The oldest PyTorch of modules that use its internals; the others work with 2.1.
+# Minimum PyTorch version of modules that use its internals; the others work with 2.1.
 _OLDEST_TORCH = {
     **dict.fromkeys(("chunking", "loading", "paged_model"), (2, 6)),
     **dict.fromkeys(("accumulation", "activations", "compat.courtesy", "infinity_batch", "inspection"), (2, 4)),
@@ -161,14 +161,14 @@ _OLDEST_TORCH = {
 
 
 def _refuse_old(name: str) -> None:
-    """Raises an ImportError that names the version which a public name needs."""
-    from importlib import metadata  # Not for the command, which starts through this file.
+    """Raises an ImportError if a public name needs a newer version. The message names that version."""
+    from importlib import metadata  # Imported here, since the command starts through this file.
 
     if sys.version_info < (3, 10):  # noqa: UP036 - the command starts from a source tree on older ones.
         raise ImportError(f"memlab.{name} needs CPython 3.10 or newer, and this is {sys.version.split()[0]}")
     oldest = _OLDEST_TORCH.get(_MODULES[name])
     try:
-        installed = metadata.version("torch")  # PyTorch itself is not imported yet.
+        installed = metadata.version("torch")  # Read without importing PyTorch.
         version = tuple(map(int, installed.split(".")[:2]))
     except (metadata.PackageNotFoundError, ValueError):
         return
@@ -188,5 +188,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'memlab' has no attribute {name!r}")
     _refuse_old(name)
     value = getattr(importlib.import_module(f"memlab.{_MODULES[name]}"), name)
-    globals()[name] = value  # The next use costs no call.
+    globals()[name] = value  # The next access does not call this function.
     return value

@@ -1,4 +1,4 @@
-"""Checks that a public function of memlab was given a model. Messages say what to give instead."""
+"""Checks that a public function of memlab was given a model. The messages suggest a remedy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memlab.plan import Plan
 
 
 def require_model(function: str, given: Any) -> None:
-    """Raises TypeError unless `given` is a module whose ``forward`` is run by Python."""
+    """Raises TypeError unless `given` is a module whose ``forward`` runs in Python."""
     if not isinstance(given, nn.Module):
         raise TypeError(f"memlab.{function} takes a model (a torch.nn.Module), and was given {_advice(given)}")
     compiled = next((name for name, part in given.named_modules() if isinstance(part, torch.jit.ScriptModule)), None)

@@ -1,5 +1,5 @@
-"""The `memlab` command of the package: this process becomes the program in the package's `bin` folder, or in a source tree
-that which `make` builds.
+"""The `memlab` command of the package. This process becomes the program in the package's `bin` folder or, in a source tree,
+the one that `make` builds.
 
 The program expects `libmemlab.so` in the same folder.
 """
@@ -13,13 +13,13 @@ from typing import NoReturn
 _PACKAGE = Path(__file__).resolve().parent
 INSTALLED, BUILT = _PACKAGE / "bin" / "memlab", _PACKAGE.parent.parent / "target" / "release" / "memlab"
 
-# CPython ignores these signals. They would stay ignored through exec, also in the programs that memlab starts, which would
-# then not end as they do without memlab.
+# CPython ignores these signals. They would stay ignored after exec, also in programs that memlab starts, and these would
+# then end differently than without memlab.
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def program() -> Path:
-    """Where the command is, or is to be."""
+    """The path of the command, even if it does not exist yet."""
     return BUILT if BUILT.exists() and not INSTALLED.exists() else INSTALLED
 
 

@@ -1,4 +1,4 @@
-"""Namespaces: modules with some of the names of `memlab`, which are imported on first use there too."""
+"""Namespaces: modules with some of the names of `memlab`, imported on first use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import memlab
 
 
 def lazy_names(module: str, names: Sequence[str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a namespace."""
+    """Returns ``__getattr__`` and ``__dir__`` of a namespace."""
 
     def __getattr__(name: str) -> Any:
         if name not in names:

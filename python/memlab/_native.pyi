@@ -1,6 +1,6 @@
-"""The Rust part: host memory for weights, the pipeline that copies them, the planner, checkpoints; the live books.
+"""The Rust extension: host memory for weights, the pipeline that copies them, the planner, checkpoints; the live books.
 
-Addresses are of memory that the caller keeps alive. Sizes are in bytes, times in nanoseconds. Streams are CUDA handles (0:
+The caller keeps the memory of passed addresses alive. Sizes are in bytes, times in nanoseconds. Streams are CUDA handles (0:
 the legacy default stream); the host backend ignores them.
 """
 
@@ -96,9 +96,9 @@ __all__ = [
     "without",
 ]
 
-PAGE_SIZE: int  # Borders between pinned pieces of an arena are multiples of it.
-PIN_GRANULE: int  # Bytes that are pinned at a time: some systems refuse much larger pieces.
-SETTINGS_TO_TRY: list[str]  # Settings of the allocator that may take less.
+PAGE_SIZE: int  # Alignment of the borders between pinned pieces of an arena.
+PIN_GRANULE: int  # Bytes pinned at a time: some systems refuse much larger pieces.
+SETTINGS_TO_TRY: list[str]  # Settings of the allocator that may reduce memory.
 
 @final
 class AllocatorModel:
@@ -113,58 +113,60 @@ class AllocatorModel:
     def apply(
         self, requests: list[tuple[str, int, int, int]], keep_going: bool, timeline: bool
     ) -> tuple[list[tuple[int, tuple[int, int, int, int]]], list[tuple[int, int]]]:
-        """Carries out requests: (kind, id, bytes, place). Returns those that failed, (index, (bytes asked for, bytes of the
-        segment, allocated, reserved)), and (allocated, reserved) after each. Raises ValueError for an unknown kind."""
+        """Replays requests: (kind, id, bytes, place). Returns the failed requests as (index, (requested bytes, bytes of the
+        segment, allocated, reserved)), and (allocated, reserved) after each request. Raises ValueError for an unknown
+        kind."""
 
     def counters(self) -> dict[str, int]: ...
     def segments(
         self,
     ) -> list[tuple[int, int, tuple[int, int], bool, bool, list[tuple[int, int, str]]]]:
-        """(address, stream, pool, is small, is expandable, blocks as (bytes, bytes asked for, state))"""
+        """(address, stream, pool, is small, is expandable, blocks as (bytes, requested bytes, state))"""
 
 def recorded_requests(
     path: str | PathLike[str],
 ) -> tuple[tuple[int, int], list[tuple[str, int, int, int, tuple[int, int]]]]:
-    """What PyTorch's allocator was asked for in a recorded run: (version of PyTorch, requests as (kind, id, bytes, stream,
+    """The requests to PyTorch's allocator in a recorded run: (version of PyTorch, requests as (kind, id, bytes, stream,
     pool)). Raises ValueError if the file is no trace of a run with PyTorch."""
 
 _Line = tuple[str, int | None, str] | None
 
 @final
 class PlanFamily:
-    """A program at any batch size, from traces of it at some. See `memlab.inspect`."""
+    """A program at any batch size, derived from traces at some. See `memlab.inspect`."""
 
     def __new__(cls, traces: Sequence[tuple[int, str | PathLike[str]]], harness: str) -> PlanFamily:
-        """(batch size, file), two or more; the folder of code that only runs the program, whose lines count where no others
-        are on the stack. ValueError says why the traces cannot be planned with."""
+        """`traces`: (batch size, file), two or more. `harness`: the folder of code that only runs the program; its lines
+        count if the stack contains no others. Raises ValueError with the reason if the traces do not allow a plan."""
 
     @property
     def recorded_batches(self) -> list[int]:
         """The batch sizes of the traces, in order."""
 
     def is_far(self, batch: int) -> bool:
-        """Whether a batch size is so far from the recorded ones that kernels may choose other ways."""
+        """True if a batch size is so far from the recorded ones that kernels may choose other algorithms."""
 
     @property
     def outside(self) -> int:
-        """Bytes of the device that were held outside PyTorch's allocator: libraries."""
+        """Bytes of the device held outside PyTorch's allocator, by libraries."""
 
     def unmatched(self, batch: int) -> tuple[int, int, int, int, int]:
-        """Of the two recordings that a batch size is planned from: allocations at the larger batch without a counterpart at
-        the smaller one; all; the most bytes of the former; the smaller batch; the larger."""
+        """Unmatched allocations between the two recordings that a batch size is planned from: allocations at the larger
+        batch without a counterpart at the smaller one; all allocations; peak bytes of the former; the smaller batch; the
+        larger."""
 
     @property
     def read_backs(self) -> list[tuple[_Line, int]]:
-        """Lines that read values back from the device, and how often each did."""
+        """Lines that read values back from the device, with the number of reads."""
 
     @property
     def warnings(self) -> list[str]: ...
     def needs(self, batch: int, settings: str, context: int) -> tuple[int, int, int, str, int]:
         """(allocated, reserved, memory of the smallest card, "steady", "grows", "not yet" or "unknown", bytes that each step
-        keeps). `context`: bytes of the card that are neither the allocator's nor the libraries'."""
+        keeps). `context`: bytes of the card used by neither the allocator nor libraries."""
 
     def largest_batch(self, memory: int, settings: str, context: int) -> int:
-        """The largest batch that runs on a card with so many bytes; 0 if none does."""
+        """The largest batch that runs on a card with this memory; 0 if none does."""
 
     def peak(
         self, batch: int, settings: str
@@ -178,21 +180,21 @@ class PlanFamily:
         list[tuple[_Line, int, int]],
         list[tuple[str | None, int, int]],
     ]:
-        """(allocated, steps that had ended, phase, the line that asked for the last block, its layer, and (name, bytes,
-        blocks) by category, line and layer). A line is (file, number, function)."""
+        """(allocated, completed steps, phase, the line of the last allocated block, its layer, and (name, bytes, blocks) by
+        category, line and layer). A line is (file, number, function)."""
 
     def activation_bytes(self, batch: int) -> int:
-        """The most bytes at once of tensors that autograd saves."""
+        """Peak bytes of tensors that autograd saves."""
 
 @final
 class Arena:
-    """Host memory that holds all weights. It is freed with this object and the last `Pipeline` that uses it."""
+    """Host memory for all weights. It is freed with this object and the last `Pipeline` that uses it."""
 
     def __new__(cls, nbytes: int, borders: list[int] | None = None, share: HostShare | None = None) -> Arena:
         """Reserves addresses; memory is allocated when it is written. Raises MemoryError with the system's reason.
 
-        The arena is pinned in pieces; `borders` (multiples of 4096) are their ends, None for one every GiB. The memory of
-        `share` is its beginning, which ends at a border or with the arena.
+        The arena is pinned in pieces. `borders` (multiples of 4096) are their ends, None for one every GiB. The memory of
+        `share` is the beginning of the arena, which ends at a border or with the arena.
         """
 
     @property
@@ -201,31 +203,31 @@ class Arena:
     def nbytes(self) -> int: ...
     @property
     def shared_nbytes(self) -> int:
-        """Bytes at its beginning that several processes hold; 0 without a `share`."""
+        """Bytes at the beginning that several processes share; 0 without a `share`."""
 
     @property
     def view_address(self) -> int | None:
-        """Where this process may write to those bytes, and sees its own writes alone."""
+        """Address at which this process may write to the shared bytes; only this process sees such writes."""
 
     @property
     def shielded(self) -> bool:
-        """Whether the device can only read those bytes, once they are pinned."""
+        """True if the device can only read the shared bytes, once they are pinned."""
 
     def publish(self) -> None:
-        """Ends the writing of those bytes, and lets other processes have them."""
+        """Ends the writing of the shared bytes, and makes them available to other processes."""
 
     def differs(self, offset: int, address: int, nbytes: int) -> bool:
-        """Whether host memory differs from the arena's. Reads with several threads and without the GIL."""
+        """True if host memory differs from the arena's. Reads with several threads and without the GIL."""
 
     @property
     def pinned(self) -> bool: ...
     @property
     def inherited(self) -> bool:
-        """Whether a forked child has the bytes: pinned pages are kept from it."""
+        """True if a forked child has the bytes: it does not inherit pinned pages."""
 
     @property
     def refused(self) -> str | None:
-        """Why the system refused to pin."""
+        """The reason why the system refused to pin."""
 
     def fill(self, offset: int, address: int, nbytes: int) -> None:
         """Copies host memory into the arena, with several threads and without the GIL."""
@@ -234,33 +236,33 @@ class Arena:
         """Reads parts of files: (path, offset in the file, offset in the arena, bytes). Raises OSError with the file."""
 
     def unpin(self) -> None:
-        """Makes it pageable again. No copy may be under way."""
+        """Makes the arena pageable again. No copy may be under way."""
 
     def pin(self, device: int) -> bool:
-        """Registers the arena with CUDA, so that copies are asynchronous. Returns whether it did; `refused` says why not."""
+        """Registers the arena with CUDA, so that copies are asynchronous. Returns True on success; else see `refused`."""
 
 @final
 class HostShare:
-    """This process's part in memory that processes of one user hold once. It goes when the last of them does."""
+    """This process's share of memory that processes of one user hold once. The last process frees it."""
 
     @staticmethod
     def join(name: str, nbytes: int, waiting: Callable[[int], None] | None = None) -> HostShare:
-        """Joins those that share `nbytes`, a multiple of 4096, under a name of letters, digits and dashes.
+        """Joins the processes that share `nbytes`, a multiple of 4096, under a name of letters, digits and dashes.
 
-        Waits while another process fills the memory or does not answer, without the GIL; signals are handled. Calls
-        `waiting` meanwhile, about ten times a second, with the number of that process (0: not known); what it raises ends
-        the wait. Raises RuntimeError if another user's process has the name, MemoryError with the system's reason.
+        Waits while another process fills the memory or does not answer, without the GIL; signals are handled. Meanwhile
+        calls `waiting` about ten times a second, with the id of that process (0: not known); its exceptions end the wait.
+        Raises RuntimeError if another user's process has the name, MemoryError with the system's reason.
         """
 
     @property
     def first(self) -> bool:
-        """Whether this process has to fill the memory, and then `Arena.publish` it."""
+        """True if this process has to fill the memory, and then call `Arena.publish`."""
 
     def members(self) -> int:
-        """How many processes have the memory."""
+        """Number of processes that have the memory."""
 
     def abandon(self) -> None:
-        """Leaves the filling to the next process. Does nothing after it was published."""
+        """Leaves the filling to the next process. Does nothing after the memory was published."""
 
 @final
 class Pipeline:
@@ -284,28 +286,29 @@ class Pipeline:
     ) -> None:
         """Replaces all units, once `stream` is done with the device memory, and loads the resident ones.
 
-        units: per unit its ranges (offset in the arena, address on the device, bytes).
-        places: per unit its place in the ring (offset, bytes), or None: resident.
+        units: for each unit its ranges (offset in the arena, address on the device, bytes).
+        places: for each unit its place in the ring (offset, bytes), or None: resident.
         schedule: the points of a forward in order: (key, units needed from here to the next point).
         fallback: for a key that the schedule lacks, the units it needs.
-        lookahead: how many units may be loaded ahead; None: as many as the ring holds; 0: only on demand.
-        least_piece: the fewest bytes of a unit that are copied without a wait, where a part of its place is free first.
+        lookahead: maximum number of units loaded ahead; None: as many as the ring holds; 0: only on demand.
+        least_piece: minimum bytes of a unit that are copied without a wait, where a part of its place is free first.
         """
 
     def session(self) -> Session:
         """A thread's connection to the pipeline. Each thread needs one."""
 
     def reload(self, unit: int, stream: int) -> None:
-        """Copies an edited unit once more, after its readers. `stream` waits for the copy."""
+        """Copies an edited unit again, after its readers. `stream` waits for the copy."""
 
     def timed(self, on: bool) -> None:
-        """Whether to measure what each point of the schedule computes. What was measured before is forgotten then."""
+        """Turns on or off the timing of each point of the schedule. Clears earlier measurements."""
 
     def captured(self) -> bool:
-        """Whether a forward was captured into a graph."""
+        """True if a forward was captured into a graph."""
 
     def timings(self) -> list[int]:
-        """Nanoseconds of compute per point of the schedule in the last timed forward; 0: not seen. Waits for the device."""
+        """Nanoseconds of compute per point of the schedule in the last timed forward; 0: not reached. Waits for the
+        device."""
 
     def counters(self) -> dict[str, int]:
         """forwards, copies, copied_bytes, on_demand, out_of_order, reloads, waits, and on the host backend waited_ns."""
@@ -318,15 +321,15 @@ class Session:
     """A thread's position in the schedule."""
 
     def enter(self, key: int, stream: int) -> tuple[list[int], list[int]] | None:
-        """The thread reached a point: (units released, units acquired), or None where nothing changes.
+        """Enters a point of the schedule. Returns (units released, units acquired), or None if nothing changes.
 
         Work queued on `stream` after it may use the acquired units.
         """
 
     def leave(self, stream: int) -> list[int]:
-        """The outermost forward ended, also by an exception: releases all units and returns them."""
+        """Ends the outermost forward, also after an exception: releases all units and returns them."""
 
-# The host's part of paging. -----------------------------------------------------------------------------------------------
+# The host side of paging. -------------------------------------------------------------------------------------------------
 
 @final
 class TensorReads:
@@ -338,11 +341,11 @@ class TensorReads:
 
 @final
 class EditCounters:
-    """Versions and reference counts of `PagedTensor`s, addresses of some, and use counts of storages, as this is made."""
+    """Versions and reference counts of `PagedTensor`s, addresses of some, and use counts of storages, at creation."""
 
     def __new__(cls, reads: TensorReads, paged: list[Any], addressed: list[Any], storages: list[int]) -> EditCounters: ...
     def unchanged(self) -> bool:
-        """Whether all are as they were."""
+        """True if none has changed."""
 
 @final
 class Versions:
@@ -350,10 +353,10 @@ class Versions:
 
     def __new__(cls, reads: TensorReads, tensors: list[_Tensor]) -> Versions: ...
     def changed(self) -> bool:
-        """Whether a tensor was written to since this was made, or since `note`."""
+        """True if a tensor was written to since creation, or since `note`."""
 
     def note(self) -> None:
-        """Takes the present versions."""
+        """Records the current versions."""
 
 @final
 class SwappedDicts:
@@ -361,14 +364,14 @@ class SwappedDicts:
 
     def __new__(cls, swapped: list[Any]) -> SwappedDicts: ...
     def enter(self) -> None:
-        """Has modules hold what is `inside`."""
+        """Puts the `inside` entries into the modules."""
 
     def leave(self) -> None:
-        """Has modules hold what is `outside`, with what forwards have assigned."""
+        """Puts the `outside` entries into the modules, with the assignments made by forwards."""
 
 @final
 class UnitForms:
-    """A unit's tensors on the device, and the entries of dictionaries that show them in a forward.
+    """A unit's tensors on the device, and the dictionary entries that expose them in a forward.
 
     entries: (dictionary, key, tensor while it is loaded, tensor while it is not, `PagedTensor` if it is a buffer).
     has_lists: modules hold its tensors in lists too, which `ForwardContext.show_lists` changes.
@@ -376,7 +379,7 @@ class UnitForms:
     """
 
     resident: bool
-    on_device_versions: list[int]  # As they were when writes to its tensors on the device were last looked for.
+    on_device_versions: list[int]  # Versions at the last check for writes to its tensors on the device.
 
     def __new__(
         cls,
@@ -389,10 +392,10 @@ class UnitForms:
         storages: list[int],
     ) -> UnitForms: ...
     def note_own_uses(self) -> None:
-        """Takes those who use its memory now as the model's own tensors."""
+        """Takes the current users of its memory as the model's own tensors."""
 
     def has_views(self) -> bool:
-        """Whether other tensors use its memory."""
+        """True if other tensors use its memory."""
 
 @final
 class PlacedUnits:
@@ -403,25 +406,25 @@ class PlacedUnits:
         """Takes another placement. `needed_at`: by key, the units that may be needed from a boundary on."""
 
     def observe(self, observer: Callable[[int], None]) -> None:
-        """Has a function called with each unit that a thread has acquired. For tests."""
+        """Calls a function with each unit that a thread has acquired. For tests."""
 
     def needed_at(self, key: int) -> list[int]:
         """The units that may be needed from a boundary on."""
 
 @disjoint_base
 class Boundaries:
-    """The boundaries of a module's calls. Until `watch` is called, both are points."""
+    """The boundaries of a module's calls. Before `watch` is called, both are points of the schedule."""
 
     enter_key: int
     exit_key: int
 
     def __new__(cls, enter_key: int, exit_key: int) -> Self: ...
     def watch(self, at_enter: bool, at_exit: bool, needs: list[int]) -> None:
-        """Whether the schedule has points there. `needs`: streamed units with weights that the module itself holds."""
+        """Sets which boundaries are points of the schedule. `needs`: streamed units with weights of the module itself."""
 
 @disjoint_base
 class UnitHolder:
-    """The units that a thread holds in a forward. For what is rare it calls methods of `ForwardContext`."""
+    """The units that a thread holds in a forward. In rare cases it calls methods of `ForwardContext`."""
 
     def __new__(
         cls,
@@ -434,26 +437,26 @@ class UnitHolder:
         """viewed: units that a thread holds for a view. device: a CUDA ordinal; None: the CPU."""
 
     def enter(self, boundaries: Boundaries) -> None:
-        """A module's call begins: releases units that are no longer needed and loads those that are, if that is a point."""
+        """Begins a module's call. At a point of the schedule, releases units no longer needed and loads the needed ones."""
 
     def exit(self, boundaries: Boundaries) -> None:
-        """A module's call ends."""
+        """Ends a module's call."""
 
     def pause(self) -> None:
-        """The thread goes on on another device: releases all units, as at the forward's end, and loads those of the next."""
+        """Called before the thread goes on on another device: releases all units and loads those of the next forward."""
 
     def save(self) -> None:
-        """Saves what may be overwritten once units are released. A unit of which a view is alive stays held."""
+        """Saves tensors that may be overwritten once units are released. A unit with a live view stays held."""
 
     def release_all(self) -> None:
         """Releases all units, and loads those of the next forward."""
 
 @disjoint_base
 class WatchedForward:
-    """Stands in the place of a module's `forward`, and reports its calls to `thread.context`.
+    """Replaces a module's `forward`, and reports its calls to `thread.context`.
 
-    A `UnitHolder` is entered and exited. Another context has a method `call`, which is given the boundaries, `original`, and
-    its arguments as a tuple and a dictionary. Without one, `outermost` is called with these.
+    A `UnitHolder` is entered and exited. Another context has a method `call`, which receives the boundaries, `original`, and
+    its arguments as a tuple and a dictionary. Without a context, `outermost` is called with these.
     """
 
     def __new__(
@@ -463,32 +466,33 @@ class WatchedForward:
 
 @final
 class Lane:
-    """Copies of device memory to the host and back, in the order in which they are asked for."""
+    """Copies of device memory to the host and back, in the order of the requests."""
 
     def __new__(cls, device: int | None, bytes_per_second: float | None = None) -> Lane:
         """`device`: a CUDA ordinal, or None for the host backend, whose copies are paced at `bytes_per_second`."""
 
     def growth(self, nbytes: int) -> int:
-        """Bytes of host memory that `grow` would add so that `nbytes` can be saved; 0 if there is a place."""
+        """Bytes of host memory that `grow` must add to save `nbytes`; 0 if a place is free."""
 
     def grow(self, nbytes: int) -> None:
         """Adds host memory, pinned. Raises MemoryError if the system refuses."""
 
     @property
     def host_nbytes(self) -> int:
-        """Bytes of host memory that the lane has."""
+        """Bytes of host memory of the lane."""
 
     def save(self, address: int, nbytes: int, stream: int) -> HostCopy:
-        """Begins to copy device memory to the host, after what is queued on `stream`. MemoryError if there is no place.
+        """Begins to copy device memory to the host, after the work queued on `stream`. Raises MemoryError without a free
+        place.
 
-        The memory must stay as it is until work that waits for the copy (`HostCopy.wait_saved`).
+        The memory must not change before work that waits for the copy (`HostCopy.wait_saved`).
         """
 
     def timed(self, on: bool) -> None:
-        """Whether copies are timed from now on."""
+        """Turns the timing of copies on or off."""
 
     def bytes_per_second(self) -> float | None:
-        """Of the copies since `timed(True)` or the last call; None if there were none. Waits for them."""
+        """Speed of the copies since `timed(True)` or the last call; None without copies. Waits for them."""
 
     def synchronize(self) -> None:
         """Waits until all copies are done."""
@@ -500,16 +504,16 @@ class HostCopy:
     @property
     def nbytes(self) -> int: ...
     def wait_saved(self, stream: int) -> None:
-        """Work queued on `stream` from now on waits until the bytes are on the host."""
+        """Makes work queued on `stream` from now on wait until the bytes are on the host."""
 
     def load(self, address: int, stream: int) -> None:
-        """Begins to copy the bytes to device memory, after what is queued on `stream`.
+        """Begins to copy the bytes to device memory, after the work queued on `stream`.
 
-        The memory must be nobody else's until work that waits for the copy (`wait_loaded`).
+        No other code may use the memory before work that waits for the copy (`wait_loaded`).
         """
 
     def wait_loaded(self, stream: int) -> None:
-        """Work queued on `stream` from now on waits for the last `load`."""
+        """Makes work queued on `stream` from now on wait for the last `load`."""
 
 def choose_recomputation(
     operations: Sequence[tuple[int, Sequence[int], Sequence[int], bool]],
@@ -517,16 +521,16 @@ def choose_recomputation(
     room: int,
     ns_per_byte: float,
 ) -> tuple[list[bool], list[bool]]:
-    """Which operations of a forward to run again in backward, and which values to store.
+    """Chooses the operations of a forward to repeat in backward, and the values to store.
 
     operations: (nanoseconds, inputs, outputs, whether it can run again); inputs and outputs are numbers of values.
     values: (bytes, whether backward needs it).
-    room: bytes that can be stored for nothing; each more takes `ns_per_byte`.
+    room: bytes that can be stored without cost; each byte beyond costs `ns_per_byte`.
     """
 
 @type_check_only
 class Plan(TypedDict):
-    """What the planner found. At run time it is a dict, without this name."""
+    """The result of the planner. At run time it is a dict, without this name."""
 
     resident: list[bool]
     places: list[tuple[int, int] | None]
@@ -538,7 +542,7 @@ class Plan(TypedDict):
     streamed_bytes: int
 
 def checkpoint_tensors(path: str) -> list[tuple[str, str, str, list[int], int, int]]:
-    """The tensors of a .safetensors file, of a sharded index, or of a folder that holds one of them.
+    """The tensors of a .safetensors file, of a sharded index, or of a folder that contains one of them.
 
     Each: (name, file, dtype as safetensors spells it, shape, offset in the file, bytes). Raises ValueError or OSError.
     """
@@ -557,30 +561,30 @@ def plan(
     host_ns: int = 0,
     host_copy_ns: int = 0,
 ) -> Plan:
-    """Which units stay on the device, and where in the ring the others go.
+    """Chooses the units that stay on the device, and the places of the others in the ring.
 
     unit_bytes: bytes per unit, multiples of 512.
     schedule: per point the units needed and the nanoseconds of compute; 0: unknown.
-    copy_overhead_ns: of each copy.
-    least_piece: the fewest bytes of a unit that are copied without a wait, where a part of its place is free first.
+    copy_overhead_ns: overhead of each copy.
+    least_piece: minimum bytes of a unit that are copied without a wait, where a part of its place is free first.
     resident: the units that must stay on the device.
-    budget: the most device memory for weights; None: as little as still hides the copies.
+    budget: maximum device memory for weights; None: the minimum that still hides the copies.
     minimum: the smallest ring that loads one unit while another is used.
-    capacity: the device memory that is available.
+    capacity: the available device memory.
     together: sets of units that may be needed at the same time, without a point that needs them all.
-    host_ns, host_copy_ns: what the host takes to run a forward without copies, and for each copy; 0: unknown.
+    host_ns, host_copy_ns: host time of a forward without copies, and of each copy; 0: unknown.
 
-    Raises ValueError if the budget is too small for one of the points; it says how much is needed.
+    Raises ValueError if the budget is too small for one of the points; the message contains the memory needed.
     """
 
 def range_push(name: str) -> None:
-    """Enters a range on this thread; nothing if libmemlab.so is not in the process."""
+    """Enters a range on this thread. Does nothing if libmemlab.so is not in the process."""
 
 def range_pop() -> None:
     """Leaves the range that this thread entered last with `range_push`."""
 
 def steps_recorded() -> int | None:
-    """The optimizer steps that have ended in the recording; None if libmemlab.so is not in the process."""
+    """Number of completed optimizer steps in the recording; None if libmemlab.so is not in the process."""
 
 def step_trained(
     step: int,
@@ -595,63 +599,65 @@ def step_trained(
     pieces: int,
     offloaded_nbytes: int,
 ) -> None:
-    """Adds what a training did in a step to the recording; nothing if libmemlab.so is not in the process."""
+    """Adds a training step to the recording. Does nothing if libmemlab.so is not in the process."""
 
 def parse_size(text: str) -> int:
-    """Bytes of a size with its unit, as ``8GiB`` or ``8GB``. ``ValueError`` says what to write instead."""
+    """Bytes of a size with its unit, as ``8GiB`` or ``8GB``. The message of ``ValueError`` suggests a valid size."""
 
 def format_size(nbytes: int) -> str:
     """Three significant digits and a binary unit, as ``1.50 GiB``."""
 
 def short_size(nbytes: int) -> str:
-    """Two decimals and one letter, as ``1.50G``: as pytorch_memlab's tables have sizes."""
+    """Two decimals and one letter, as ``1.50G``: the format of pytorch_memlab's tables."""
 
-# What the reporter asks. ---------------------------------------------------------------------------------------------------
+# Functions for the memory reporter. ----------------------------------------------------------------------------------------
 
 def of_types(objects: list[object], types: list[type]) -> list[Any]:
-    """The objects whose type is one of `types`, in their order. Asks no object anything."""
+    """The objects whose type is one of `types`, in their order. Runs no code of the objects."""
 
 def referents(references: list[ref[_Tensor]], others: list[_Tensor]) -> list[_Tensor]:
-    """The objects that weak references refer to, and those of `others` that are not among them."""
+    """The objects of weak references, and those of `others` that are not among them."""
 
 def without(objects: list[_Tensor], left_out: list[_Tensor]) -> list[_Tensor]:
-    """`objects` without those that are in `left_out`."""
+    """`objects` without those in `left_out`."""
 
 def held_alone(
     use_count: Callable[[_Tensor], int], tensors: list[_Tensor], unheld: list[_Tensor]
 ) -> tuple[list[_Tensor], list[_Tensor]]:
-    """The other tensors, and those with several holders that have one reference more than the only object in `unheld`."""
+    """The remaining tensors, and those with several holders that have one reference more than the only object in
+    `unheld`."""
 
 def optimizer_tensors(optimizer: Any, tensor_class: type) -> list[_Tensor]:
     """The tensors in an optimizer's state, and in the settings of its groups; not the parameters."""
 
 @final
 class TensorNames:
-    """Names that stay the same from one report to the next, and are kept no longer than their tensors."""
+    """Names that stay the same from one report to the next, and are dropped with their tensors."""
 
     def __new__(cls) -> TensorNames: ...
     def give_model(self, model: Any, module_class: type, tensor_class: type) -> list[_Tensor]:
         """Names the tensors of a model and returns them, each once: parameters, buffers, and plain attributes of modules.
 
-        A tensor that has several names has all of them, joined by ``+``. A class that overrides `named_modules`,
-        `named_parameters` or `named_buffers` is asked, as in Python.
+        A tensor with several names has all of them, joined by ``+``. Overridden methods `named_modules`, `named_parameters`
+        and `named_buffers` are called, as in Python.
         """
 
     def give_state(self, label: str, optimizer: Any, tensor_class: type, named: list[_Tensor]) -> None:
         """Names the tensors of an optimizer's state, ``label.parameter.key``, and appends them to `named`.
 
-        Leaves out those that are in `named`. A parameter that has no name is given the next number.
+        Leaves out those that are in `named`. A parameter without a name gets the next number.
         """
 
     def forget_dead(self) -> None:
-        """Drops the names of tensors that are gone, if they can be many."""
+        """Drops the names of dead tensors, if they may be many."""
 
 @final
 class TensorReader:
     """Reads device, shape and memory of tensors, and their gradients.
 
-    `plain` are the classes whose tensors can be one strided array. `parts` gives the tensors that any other has below it,
-    with what to append to its name; `memory_of_other` device, shape, elements, address and bytes of a part that is no array.
+    `plain` are the classes whose tensors can be one strided array. For other tensors, `parts` returns the inner tensors with
+    suffixes for their names. `memory_of_other` returns device, shape, elements, address and bytes of a part that is no
+    array.
     """
 
     def __new__(
@@ -666,10 +672,10 @@ class TensorReader:
 
 @final
 class TensorTable:
-    """Tensors with their names and what is below them, by device. Keeps none of them.
+    """Tensors with their names and inner tensors, by device. Keeps none of them alive.
 
-    A tensor has the bytes of its block if `is_tracked`, and of its storage without, or if it is in no block. Each has its
-    gradient behind it, unless that is in `named`. No warning is given.
+    The size of a tensor is that of its block if `is_tracked`, else (and outside any block) that of its storage. Each tensor
+    is followed by its gradient, unless that is in `named`. No warnings are issued.
     """
 
     devices: list[str]
@@ -678,13 +684,13 @@ class TensorTable:
         cls, reader: TensorReader, names: TensorNames, named: list[_Tensor], others: list[_Tensor], is_tracked: bool
     ) -> TensorTable: ...
     def add_hidden(self, reader: TensorReader, names: TensorNames, tensors: list[_Tensor]) -> None:
-        """Adds tensors, but no gradient, none that shares memory with one that is there, and none that is tracked."""
+        """Adds tensors without their gradients, except those that share memory with a listed tensor or are tracked."""
 
     def columns(self, device: str, card: int | None) -> _Columns:
-        """The tensors of a device, as columns, and what else is in use there.
+        """The tensors of a device, as columns, and other uses of the device.
 
-        `card`: the index of a CUDA device whose blocks are known; None: sizes are those of memory alone. Sizes are rounded
-        as the allocator does it. Of memory that several tensors share, the first has all.
+        `card`: the index of a CUDA device with known blocks; None: sizes are those of memory alone. Sizes are rounded as in
+        the allocator. Memory shared by several tensors counts for the first.
         """
 
 @type_check_only
@@ -693,10 +699,10 @@ class _Columns(TypedDict):
     shapes: list[str]
     elements: list[int]
     sizes: list[int]
-    shares: list[str | None]  # The name of the tensor that counts the memory; None: it does itself.
+    shares: list[str | None]  # The name of the tensor that counts the memory; None: the tensor itself.
     foreign: int  # Bytes of tensors in no block, if blocks are known.
     unseen: list[tuple[str, int, str | None, str | None, int | None, str | None]]  # Category to function, the largest first.
-    outside: list[tuple[str, int]]  # Category and bytes of what is in no block.
+    outside: list[tuple[str, int]]  # Category and bytes of memory in no block.
 
 def table_rows(
     names: list[str],
@@ -705,40 +711,41 @@ def table_rows(
     sizes: list[int],
     widths: tuple[int, int, int],
 ) -> tuple[str, int]:
-    """The lines of a table, and the width of its first column: names to the left, shapes and sizes to the right.
+    """The lines of a table, and the width of its first column: names flush left, shapes and sizes flush right.
 
-    The columns have these widths, the first has more if a name is longer. With `shares`, names are followed by those:
+    The columns have these widths; the first is wider if a name is longer. With `shares`, these follow the names:
     ``view(->weight)``.
     """
 
 # The recording of this process. ------------------------------------------------------------------------------------------
 
 def card(text: str) -> tuple[str, int, int, bool]:
-    """(name, bytes, bytes of the context, whether it was measured) of a card by name or size. ValueError says why not."""
+    """(name, bytes, bytes of the context, whether it was measured) of a card by name or size. Raises ValueError with the
+    reason."""
 
 def driver_found() -> bool:
-    """Whether there is a CUDA driver that a program could use. Does not initialise it."""
+    """True if a usable CUDA driver is present. Does not initialise it."""
 
 def library_found() -> bool:
-    """Whether libmemlab.so is in this process and has what this package needs."""
+    """True if libmemlab.so is in this process and has the functions that this package needs."""
 
 def load_library(path: str) -> None:
-    """Loads libmemlab.so into the running process. OSError says why that failed."""
+    """Loads libmemlab.so into the running process. Raises OSError with the reason on failure."""
 
 def set_output(path: str | None = None) -> None:
-    """Continues the recording in this file; None: in memory. RuntimeError says why it cannot."""
+    """Continues the recording in this file; None: in memory. Raises RuntimeError with the reason on failure."""
 
 def recording_status() -> str | None:
     """The status of the recording as the control socket reports it, JSON; None if nothing is recorded."""
 
 def ask_for_tags() -> None:
-    """Has the main thread say which memory is whose, the next time that it runs a bytecode."""
+    """Makes the main thread report the owners of memory, the next time that it runs a bytecode."""
 
 def offload(timeout_s: float) -> None:
-    """Moves all device memory to host memory. RuntimeError says why it cannot."""
+    """Moves all device memory to host memory. Raises RuntimeError with the reason on failure."""
 
 def restore(timeout_s: float, free_host: bool) -> None:
-    """Moves it back. RuntimeError says why it cannot."""
+    """Moves it back. Raises RuntimeError with the reason on failure."""
 
 # The live books: bytes, by the columns of memlab.tracking and memlab.watching. ---------------------------------------------
 
@@ -748,16 +755,16 @@ def books_start() -> None: ...
 def books_stop() -> None: ...
 def books_active() -> bool: ...
 def books_error() -> str | None:
-    """Why the recording cannot be read; None: it can."""
+    """The reason why the recording cannot be read; None: it can."""
 
 def totals(device: int) -> tuple[int, int, int, int, int]: ...
 def peak(device: int) -> tuple[int, int, int, float, int]: ...
 def reset_peak(device: int | None = None) -> None: ...
 def latest_time() -> float:
-    """Seconds since the recording began at its latest event."""
+    """Time of the latest event, in seconds since the recording began."""
 
 def lost_events() -> int:
-    """How many events are missing, because they came faster than the recording could be kept small."""
+    """Number of missing events, dropped because they came faster than the recording could be kept small."""
 
 def devices() -> list[int]: ...
 def device_facts(device: int) -> tuple[_Text, int]:
@@ -773,11 +780,11 @@ def watch_begin() -> int:
 def watch_end(watch: int) -> None: ...
 def watch_drop(watch: int) -> None: ...
 def watch_figures(watch: int, device: int) -> tuple[int, int, int, int, bool]:
-    """Allocated at the start, at the peak and at the end; the peak of reserved; whether events are missing."""
+    """Allocated at the start, at the peak and at the end; the peak of reserved; True if events are missing."""
 
 def watch_timeline(watch: int, device: int) -> tuple[int, int, int, list[tuple[int, int, int, int, int]]]:
-    """How long the block took, when its peak was, the width of a point, in nanoseconds; points: nanoseconds since the block
-    began, the least, most and last allocated, the most reserved. Between points nothing changed."""
+    """Duration of the block, time of its peak, and width of a point, in nanoseconds. Points: nanoseconds since the block
+    began; minimum, maximum and last value of allocated; maximum of reserved. Between points nothing changes."""
 
 def watch_categories(watch: int, device: int) -> list[tuple[str, int, int]]:
     """Category, at the peak, at the end."""
@@ -808,7 +815,7 @@ def profile_new() -> int:
 def profile_drop(profile: int) -> None: ...
 def profile_add(profile: int, files: list[str], names: list[str], first_line: int, last_line: int) -> int | None: ...
 def profile_enable(profile: int, enabled: bool) -> bool:
-    """The profile counts from now on, or no longer. Returns whether the books have it."""
+    """Starts or stops counting of a profile. Returns True if the books have it."""
 
 def profile_clear(profile: int) -> None: ...
 

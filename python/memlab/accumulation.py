@@ -1,4 +1,4 @@
-"""``memlab.accumulate``: forward and backward of a batch of any size, in the memory of a small one."""
+"""``memlab.accumulate``: forward and backward of a batch of any size, in the memory of one micro-batch."""
 
 from __future__ import annotations
 
@@ -45,45 +45,46 @@ def accumulate(
     batchnorm: str = "exact",
     scaler: Any = None,
 ) -> Tensor:
-    """Forward, loss and backward of a whole batch, in pieces that fit the memory.
+    """Runs forward, loss and backward of a whole batch, in pieces (micro-batches) that fit into memory.
 
         loss = memlab.accumulate(model, images, nn.CrossEntropyLoss(), targets=labels)
         optimizer.step()
         optimizer.zero_grad()
 
-    Gradients are those of the whole batch, to rounding. For PyTorch's criteria, which are means or sums, each piece goes
-    forward and backward once. For any other `loss_fn`, which may compare samples with each other, all pieces go forward
-    without a graph, the loss is computed from all outputs, and each piece goes forward again and backward: a third more
-    computation.
+    Gradients are those of the whole batch, to rounding. With a PyTorch criterion, which is a mean or a sum, each piece goes
+    forward and backward once. Any other `loss_fn` may compare samples with each other. Then all pieces go forward without a
+    graph, the loss is computed from all outputs, and each piece goes forward again and backward: a third more computation.
 
     Args:
-        model: any module whose samples do not depend on each other. Ranks of DistributedDataParallel average once.
+        model: any module that computes samples independently. Ranks of DistributedDataParallel average once.
         inputs: the batch: a tensor, or tensors in a tuple, list or dictionary (``model(*inputs)``, ``model(**inputs)``),
-            samples in the first dimension of each. It may stay on the CPU: pieces are copied to the model's device. A tensor
-            with another first dimension is given to every piece. Or an iterable that gives the batch in pieces, such as a
-            DataLoader or a generator (not a list or tuple): of ``(inputs, targets)`` each, or of inputs if there are no
-            targets or no `loss_fn`. Then the batch is nowhere as a whole; a loss that compares samples needs it twice.
-        loss_fn: a criterion of PyTorch, or any function of ``(outputs, targets)``; of ``(outputs)`` if there are no targets.
-            None: the model's own loss, which it returns as Hugging Face's models do that are given ``labels``.
-        targets: as `inputs`. (Criteria of more arguments are given the entries of tuples one by one.)
+            with samples in the first dimension of each. It may stay on the CPU: pieces are copied to the model's device. A
+            tensor with another first dimension is passed to every piece. Or an iterable that gives the batch in pieces, such
+            as a DataLoader or a generator (not a list or tuple): each piece is ``(inputs, targets)``, or only inputs without
+            targets or `loss_fn`. Then the whole batch is never in memory. A loss that compares samples reads the iterable
+            twice.
+        loss_fn: a criterion of PyTorch, or any function of ``(outputs, targets)``; of ``(outputs)`` without targets.
+            None: the model's own loss, which Hugging Face models, for example, return when given ``labels``.
+        targets: as `inputs`. (For criteria of more arguments, tuples are passed entry by entry.)
         micro_batch: samples in a piece. None: as many as fit, found by measuring small pieces first.
-        memory: how much GPU memory the process may have allocated, in bytes or as ``"20GiB"``; ``"auto"``: all that is free.
-            A piece has at least one sample, whatever that takes.
-        exact: refuse what would not give the gradients of the whole batch. False: do it nevertheless, and warn once.
-        batchnorm: what to do with BatchNorm in training, which mixes all samples. ``"exact"``: the whole batch goes
-            through at once, its activations off the GPU as far as they do not fit (`memlab.offload_activations`); with
-            `micro_batch`, or if that does not fit, pieces run in threads that meet at each such layer.
-            ``"ghost"``: each piece has statistics of its own. ``"frozen"``: statistics stay as they are. ``"refuse"``:
-            raise.
+        memory: maximum GPU memory that the process may have allocated, in bytes or as ``"20GiB"``; ``"auto"``: all free
+            memory. A piece has at least one sample, whatever its size.
+        exact: refuse a computation that would not give the gradients of the whole batch. False: do it nevertheless, and warn
+            once.
+        batchnorm: the mode of BatchNorm in training, which mixes all samples. ``"exact"``: the whole batch goes
+            through at once, with activations off the GPU as far as they do not fit (`memlab.offload_activations`); with
+            `micro_batch`, or if the batch does not fit, pieces run in threads that meet at each such layer.
+            ``"ghost"``: each piece is normalised with its own statistics. ``"frozen"``: statistics do not change.
+            ``"refuse"``: raise.
         scaler: a ``torch.amp.GradScaler`` that scales the loss for backward.
 
     Returns:
         The loss of the whole batch: a scalar without a graph, on the device where it was computed.
 
     Raises:
-        RuntimeError: no way of computing it gives the gradients of the whole batch.
-            Or an iterable gives its pieces only once, and the loss needs them twice.
-        ValueError: there are no samples, or the targets are not as many as these; the model's own loss is no mean over
+        RuntimeError: no strategy gives the gradients of the whole batch. Or an iterable gives its pieces only once, and the
+            loss needs them twice.
+        ValueError: the batch has no samples, or the number of targets differs; the model's own loss is no mean over
             samples or labels; targets are given beside an iterable.
         torch.OutOfMemoryError: a single sample does not fit.
 
@@ -115,7 +116,7 @@ def accumulate(
             f"{len(batch.samples)} samples, but {len(target_samples)} targets: the first dimension of both must be the "
             "batch. If targets are flattened, flatten them in the loss instead: loss_fn=lambda outputs, targets: …"
         )
-    # (Ranks may have other counts of samples, but have to go the same way.)
+    # (Ranks may have different numbers of samples, but must choose the same strategy.)
     in_pieces = micro_batch is not None and (micro_batch < len(batch.samples) or batch.ranks.are_several)
     strategy = strategy_of(
         batch.ranks.model(),
@@ -133,7 +134,7 @@ def accumulate(
     if strategy.inexact is not None:
         warnings.warn(f"memlab, exact=False: {strategy.inexact}", stacklevel=2)
     note_strategy(strategy.name)
-    # (A wrapper of ranks averages a gradient when autograd has reached its parameter, which is after its hooks.)
+    # (A rank wrapper averages a gradient when autograd has reached its parameter, which is after its hooks.)
     with (
         nullcontext()
         if batch.ranks.are_several and strategy.name == WHOLE
@@ -152,7 +153,7 @@ def _streamed(
     exact: bool,
     batchnorm: str,
 ) -> Tensor:
-    """A batch that an iterable gives in pieces."""
+    """Computes a batch that an iterable gives in pieces."""
     ranks = Ranks(model)
     if ranks.are_in_step:
         raise RuntimeError(
@@ -226,11 +227,11 @@ def _in_lockstep(batch: Batch, _inputs: Any, targets: Samples | None, loss_fn: _
 
 
 def _loss_of(batch: Batch, targets: Samples | None, loss_fn: _Loss | None) -> Callable[[Any], Tensor]:
-    """The loss of the outputs of all samples."""
+    """A function that computes the loss from the outputs of all samples."""
 
     mean = Mean.of(loss_fn)
     whole = None if targets is None else targets.piece(range(len(targets)), batch.device)
-    # On several ranks: what this one's mean is to be multiplied by, so that their average is the mean of all samples.
+    # On several ranks: the factor of this rank's mean, so that the ranks' average is the mean of all samples.
     share: Tensor | float = 1.0
     if mean is not None and not mean.is_sum and batch.ranks.are_several:
         weight = mean.weight(len(batch.samples), whole)

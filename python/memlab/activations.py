@@ -1,4 +1,4 @@
-"""``memlab.offload_activations``: what autograd keeps for backward waits in host memory, or is made again."""
+"""``memlab.offload_activations``: tensors that autograd saves for backward wait in host memory, or are recomputed."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ __all__ = ["offload_activations"]
 
 
 class offload_activations(contextlib.ContextDecorator):
-    """What autograd saves in this block takes no more than `budget` of GPU memory until backward.
+    """Limits the GPU memory of tensors that autograd saves in this block to `budget`, until backward.
 
         with memlab.offload_activations(budget="8GiB"):
             loss = loss_fn(model(inputs), targets)
         loss.backward()
 
-    The rest goes to host memory while the forward computes, and comes back ahead of backward. What is cheaper to compute
-    again than to copy is computed again in backward, by the same operations: the time of each is measured in the second
-    forward, and the plan with the least time is in force from the third on. Gradients are those without this block, bit for
-    bit.
+    The rest goes to host memory during the forward, and returns ahead of backward. Values that are cheaper to recompute than
+    to copy are recomputed in backward, by the same operations. The second forward measures the time of each operation. From
+    the third on, the schedule with the least time is used. Gradients equal those without this block, bit for bit.
 
-    It may be around all of a model or a part, or decorate a function, and backward may be inside or outside; it works with
-    torch.compile, autocast and checkpointing. Parameters, inputs and tensors below 1 MiB stay where they are.
+    The block may contain all or part of a model, or decorate a function. Backward may run inside or outside. It works with
+    torch.compile, autocast and checkpointing. Parameters, inputs and tensors below 1 MiB stay on the device.
 
     Args:
-        budget: bytes of GPU memory for activations, or as ``"8GiB"``. What one operation reads and writes comes on top, and
-            what stays anyway.
-        recompute: False: copy only, compute nothing again.
-        device: whose tensors; None: the current GPU. ``"cpu"`` moves tensors of the CPU, to try it without a GPU.
+        budget: GPU memory for activations, in bytes or as ``"8GiB"``. The inputs and outputs of one operation, and tensors
+            that always stay, come on top.
+        recompute: False: only copy, never recompute.
+        device: the device whose tensors are offloaded; None: the current GPU. ``"cpu"`` moves tensors of the CPU, for trying
+            it without a GPU.
 
     Raises:
         ValueError: the budget is no size.
@@ -57,7 +57,7 @@ class offload_activations(contextlib.ContextDecorator):
         if device is not None and torch.device(device).type not in ("cpu", "cuda"):
             raise ValueError(f'device={device!r}: must be a GPU of CUDA, or "cpu"')
         self._device = device
-        # Of each thread its own: a decorated function may run in several.
+        # Separate for each thread: a decorated function may run in several.
         self._open = threading.local()
 
     def __enter__(self) -> None:
@@ -77,7 +77,7 @@ class offload_activations(contextlib.ContextDecorator):
 
 
 def _device(asked: torch.device | str | None) -> torch.device | None:
-    """The device whose tensors are moved; None if there is none, or its work is captured into a graph."""
+    """The device whose tensors are moved; None without a GPU, or while its work is captured into a graph."""
     if asked is None and not torch.cuda.is_available():
         return None
     device = torch.device("cuda" if asked is None else asked)
@@ -86,6 +86,6 @@ def _device(asked: torch.device | str | None) -> torch.device | None:
     return None if device.type == "cuda" and torch.cuda.is_current_stream_capturing() else device
 
 
-# In code that torch.compile compiles, the block is not compiled, and breaks the graph.
+# Within code for torch.compile, the block is not compiled, and breaks the graph.
 for _method in (offload_activations.__init__, offload_activations.__enter__, offload_activations.__exit__):
     exclude_from_compile(_method, calls=True)

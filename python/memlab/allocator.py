@@ -1,4 +1,4 @@
-"""PyTorch's caching allocator as a model: what a sequence of requests takes from a card, without a card.
+"""A model of PyTorch's caching allocator: the memory that a sequence of requests takes from a card, without that card.
 
     snapshot = torch.cuda.memory._snapshot()              # of a run with torch.cuda.memory._record_memory_history()
     then = memlab.allocator.replay(snapshot, settings="expandable_segments:True", card="24GiB")
@@ -9,7 +9,7 @@ From the command line, for such a recording, or for a snapshot that ``torch.cuda
 
     python -m memlab.allocator snapshot.pickle --card 24GiB --settings expandable_segments:True
 
-The model has the rules of PyTorch 2.1 to 2.15, with all settings of ``PYTORCH_ALLOC_CONF`` that change device memory.
+The model implements the rules of PyTorch 2.1 to 2.15, with all settings of ``PYTORCH_ALLOC_CONF`` that change device memory.
 
 >>> from memlab import allocator
 >>> allocator.replay([("alloc", 0, 3 << 20)], settings="large_segment_size_mb:40").reserved >> 20
@@ -42,32 +42,32 @@ Request = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class OutOfMemory:
-    """A request that the card had no room for. All figures are in bytes."""
+    """A request that did not fit on the card. All figures are in bytes."""
 
     index: int  #: The request's index.
-    size: int  #: What was asked for.
-    segment: int  #: The segment that would have been taken for it.
+    size: int  #: The requested bytes.
+    segment: int  #: The segment that the allocator would have requested for it.
     allocated: int  #: Allocated at that moment.
     reserved: int  #: Reserved at that moment.
 
 
 @dataclass(frozen=True)
 class Replay:
-    """What came of a sequence of requests. All figures are in bytes, if they are not counts."""
+    """The result of a sequence of requests. Figures are bytes, except for counts."""
 
     allocated: int  #: Allocated at the end: ``torch.cuda.memory_allocated()``.
     reserved: int  #: Reserved at the end: ``torch.cuda.memory_reserved()``.
     peak_allocated: int  #: ``torch.cuda.max_memory_allocated()``.
     peak_reserved: int  #: ``torch.cuda.max_memory_reserved()``.
-    retries: int  #: How often the card was full, and what was unused went back to it (``num_alloc_retries``).
-    out_of_memory: Sequence[OutOfMemory]  #: The requests that there was no room for; without `keep_going` at most one.
-    counters: Mapping[str, int]  #: More, by the names of ``torch.cuda.memory_stats()``.
-    segments: Sequence[Mapping[str, Any]]  #: The segments at the end, as ``torch.cuda.memory_snapshot()`` gives them.
-    timeline: Sequence[tuple[int, int]]  #: (allocated, reserved) after each request, if it was asked for.
+    retries: int  #: Number of times that the card was full and unused memory was returned to it (``num_alloc_retries``).
+    out_of_memory: Sequence[OutOfMemory]  #: The requests that did not fit; without `keep_going` at most one.
+    counters: Mapping[str, int]  #: More figures, by the names of ``torch.cuda.memory_stats()``.
+    segments: Sequence[Mapping[str, Any]]  #: The segments at the end, as in ``torch.cuda.memory_snapshot()``.
+    timeline: Sequence[tuple[int, int]]  #: (allocated, reserved) after each request, if requested.
 
     @property
     def fits(self) -> bool:
-        """Whether there was room for all requests."""
+        """True if all requests fit."""
         return not self.out_of_memory
 
 
@@ -81,21 +81,23 @@ def replay(
     timeline: bool = False,
     torch: str | None = None,
 ) -> Replay:
-    """Carries out requests on a model of PyTorch's caching allocator.
+    """Replays requests on a model of PyTorch's caching allocator.
 
     Args:
-        requests: a snapshot of ``torch.cuda.memory._snapshot()`` with history, the file that memlab recorded a run in, or
-            tuples: ``("alloc", id, bytes)``, then perhaps stream and private pool, ``("free", id)``, ``("empty_cache",)``
-            and others (see `Request`). Recordings of ``memlab plan --keep FOLDER`` have what was asked for; those of
-            ``memlab run`` have the blocks that were given for it, up to a MiB larger, so other settings are near then.
-        settings: what ``PYTORCH_ALLOC_CONF`` would say.
-        card: how much memory the allocator may take, in bytes or as ``"24GiB"``. The context and the libraries, some hundred
-            MiB, are not included. ``None``: it is never full.
-        device: whose history is taken from a snapshot. (Of a recorded run it is that on which most was allocated.)
-        keep_going: whether to go on after a request that does not fit, as a program that catches the error does.
-        timeline: whether to note allocated and reserved bytes after each request.
+        requests: a snapshot of ``torch.cuda.memory._snapshot()`` with history, the file of a run that memlab recorded, or
+            tuples: ``("alloc", id, bytes)``, optionally with stream and private pool, ``("free", id)``, ``("empty_cache",)``
+            and others (see `Request`). Recordings of ``memlab plan --keep FOLDER`` contain requested sizes. Those of
+            ``memlab run`` contain the sizes of the returned blocks, up to a MiB larger, so results for other settings are
+            approximate.
+        settings: the value of ``PYTORCH_ALLOC_CONF``.
+        card: maximum memory of the allocator, in bytes or as ``"24GiB"``, without the context and the libraries, which take
+            some hundred MiB. ``None``: unlimited.
+        device: the device whose history is read from a snapshot. (For a recorded run, the device with the most allocated
+            memory is used.)
+        keep_going: whether to continue after a request that does not fit, as a program that catches the error does.
+        timeline: whether to record allocated and reserved bytes after each request.
 
-        torch: the version of PyTorch whose rules hold, as ``"2.8"``. ``None``: that of the recorded run, or the newest.
+        torch: the version of PyTorch whose rules apply, as ``"2.8"``. ``None``: that of the recorded run, or the newest.
 
     Raises:
         ValueError: the settings or a request are not valid; the snapshot has no history; the file is no recording.
@@ -133,8 +135,8 @@ def replay(
 def requests_of(snapshot: Mapping[str, Any], device: int = 0) -> list[Request]:
     """The requests in a snapshot's history.
 
-    What was allocated before the history begins is not in it. A history that was recorded on a card that was never full is
-    best: what goes back to a full card looks like ``torch.cuda.empty_cache()``.
+    Allocations from before the history are missing. Prefer a history recorded on a card that was never full: memory returned
+    to a full card looks like ``torch.cuda.empty_cache()``.
 
     Raises:
         ValueError: the snapshot has no history of the device, or is not as PyTorch writes it.
@@ -151,7 +153,7 @@ def _requests_of(snapshot: Mapping[str, Any], device: int) -> list[Request]:
             f"the snapshot has no history of device {device}: call torch.cuda.memory._record_memory_history() before what "
             "is to be recorded"
         )
-    # Before PyTorch 2.9 a request does not name its pool.
+    # Before PyTorch 2.9, history entries do not name their pool.
     pools = [
         (segment["address"], segment["address"] + segment["total_size"], tuple(segment["segment_pool_id"]))
         for segment in snapshot.get("segments", ())
@@ -189,7 +191,7 @@ def _requests_of(snapshot: Mapping[str, Any], device: int) -> list[Request]:
 
 @contextlib.contextmanager
 def _as_value_error(what: str) -> Iterator[None]:
-    """Raises a ValueError for the errors that missing keys, wrong types and numbers out of range lead to."""
+    """Raises a ValueError for the errors caused by missing keys, wrong types and numbers out of range."""
     try:
         yield
     except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
@@ -197,7 +199,7 @@ def _as_value_error(what: str) -> Iterator[None]:
 
 
 def _recorded(path: str | PathLike[str]) -> tuple[str, list[Request]]:
-    """The version of PyTorch and the requests of a run that memlab recorded."""
+    """The version of PyTorch and the requests of a recorded run."""
     (major, minor), rows = _native.recorded_requests(path)
     requests: list[Request] = []
     for kind, name, size, stream, pool in rows:
@@ -217,7 +219,7 @@ def _version(text: str) -> tuple[int, int]:
 
 
 def _numbered(model: _native.AllocatorModel, requests: Iterable[Request]) -> list[tuple[str, int, int, int]]:
-    """The requests with ids that count up from 0, and numbers of places."""
+    """The requests with ids counted from 0, and with place numbers."""
     ids: dict[Any, int] = {}
     places: dict[tuple[int, tuple[int, int]], int] = {}
 
@@ -270,7 +272,7 @@ def _segment(
 
 
 class _PlainData(pickle.Unpickler):
-    """Reads a snapshot, which consists of lists, dicts, numbers and texts, and runs nothing that a pickle may ask for."""
+    """Reads a snapshot of lists, dicts, numbers and texts, without running anything that a pickle may request."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise ValueError(f"it is not a snapshot of PyTorch's allocator: it has a {module}.{name}")
@@ -282,7 +284,7 @@ def _read(path: Path) -> Mapping[str, Any]:
             snapshot = _PlainData(file).load()
     except OSError:
         raise
-    except Exception as error:  # A broken pickle raises anything.
+    except Exception as error:  # A broken pickle may raise any exception.
         raise ValueError(f"it cannot be read: {str(error) or type(error).__name__}") from error
     if not isinstance(snapshot, dict) or "device_traces" not in snapshot:
         raise ValueError("it is not a snapshot of PyTorch's allocator (torch.cuda.memory._dump_snapshot)")
@@ -290,7 +292,7 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def _is_trace(path: Path) -> bool:
-    """Whether the file has lines of JSON, or is compressed with zstd, as traces of memlab's are."""
+    """True if the file contains lines of JSON, or is compressed with zstd, as memlab's traces are."""
     with path.open("rb") as file:
         start = file.read(4)
     return start.startswith(b"{") or start == bytes.fromhex("28b52ffd")
@@ -349,7 +351,7 @@ def _main(arguments: Sequence[str] | None = None) -> int:
 
 def _failed(path: Path, error: Exception) -> int:
     reason = str(error.strerror) if isinstance(error, OSError) else str(error)
-    # It may quote the file, and stays one line without terminal escapes.
+    # The reason may quote the file. Print it on one line, without terminal escapes.
     line = "".join(letter if letter.isprintable() else " " for letter in reason)
     print(f"memlab: {path}: {line}", file=sys.stderr)
     return 2

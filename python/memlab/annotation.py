@@ -1,4 +1,4 @@
-"""``memlab.annotate``: ranges with names, which show in traces, the dashboard, reports and exports beside layers."""
+"""``memlab.annotate``: named ranges, shown in traces, the dashboard, reports and exports beside layers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @final
 class annotate:
-    """Names a range of a program: what is allocated in it is counted under that name, beside lines and layers.
+    """Names a range of a program: its allocations are counted under that name, beside lines and layers.
 
-    A context manager and a decorator. Ranges nest (``step/forward``), each thread has its own, and the same name at the same
-    place is the same range, however often it is entered. What backward allocates counts in the range of the forward
-    operation, unless ``backward()`` was called in a range of its own. NVTX ranges (``torch.cuda.nvtx.range``) are taken the
-    same way, so that a program that has them needs no others.
+    Use it as a context manager or a decorator. Ranges nest (``step/forward``), and each thread has its own ranges. The same
+    name at the same place is the same range, however often it is entered. Allocations of backward count in the range of the
+    forward operation, unless ``backward()`` was called in another range. NVTX ranges (``torch.cuda.nvtx.range``) are
+    recorded in the same way, so programs that use them need no others.
 
     Without memlab in the process it does nothing, in less than a microsecond.
 
@@ -28,7 +28,7 @@ class annotate:
     >>> with memlab.annotate("load"):
     ...     weights = [0.0] * 4
 
-    A decorated function is in the range while it runs. Of a generator or a coroutine that is only while its own code runs,
+    A decorated function is in the range while it runs. A generator or coroutine is in the range only while its code runs,
     not while it waits:
 
     >>> @memlab.annotate("read")
@@ -108,7 +108,7 @@ class annotate:
 
 
 class _Stepwise:
-    """Awaits something, in the range only while it runs."""
+    """An awaitable that is in the range only while it runs."""
 
     __slots__ = ("awaitable", "range")
 
@@ -120,7 +120,7 @@ class _Stepwise:
 
 
 def _stepwise(range: annotate, steps: Any) -> Generator[Any, Any, Any]:
-    """Runs a generator, in the range only while its own code runs. (Iterators of awaitables may lack some methods.)"""
+    """Runs a generator, which is in the range only while its code runs. (Iterators of awaitables may lack some methods.)"""
     advance: Callable[[], Any] = functools.partial(next, steps)
     while True:
         with range:

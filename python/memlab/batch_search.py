@@ -1,4 +1,4 @@
-"""``memlab.find_batch``: the largest batch that runs, by real tries."""
+"""``memlab.find_batch``: the largest batch that runs, found by trying."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def find_batch(run: Callable[[int], Any], start: int | None = None, *, most: int
     """The largest batch for which `run` does not run out of GPU memory.
 
     Tries sizes up or down from `start`, at growing distances, then between the last that ran and the first that did not. A
-    start from `memlab.inspect` is usually right or nearly so, and two or three tries are enough. After each try memory is
-    freed: what the failed call's frames hold, cycles, and the allocator's cache.
+    start from `memlab.inspect` is usually right or close, so that two or three tries suffice. Each try is followed by
+    freeing memory: the locals of failed calls, reference cycles, and the allocator's cache.
 
     Args:
-        run: runs some whole steps with so many rows, optimizer included, on a model of its own or one that may be changed.
-            What it returns is dropped. It must run smaller batches whenever it runs larger ones.
-        start: the first size that is tried. None: 1.
-        most: no larger size is tried.
+        run: runs some whole steps with a given number of rows, optimizer included, on a model that may be changed. Its
+            result is dropped. If it runs with some size, it must run with all smaller ones.
+        start: the first size to try. None: 1.
+        most: the largest size to try.
 
     Raises:
-        NotEnoughGPURam: not even one row runs.
+        NotEnoughGPURam: a batch of one row does not run.
         ValueError: `start` or `most` is below 1.
-        Exception: `run` raises something else than `torch.OutOfMemoryError`, or what was caused by it.
+        Exception: `run` raises an error that is neither `torch.OutOfMemoryError` nor caused by it.
 
     >>> import memlab, torch
     >>> tried = []
@@ -54,7 +54,7 @@ def find_batch(run: Callable[[int], Any], start: int | None = None, *, most: int
             too_large = size
             break
         fits, distance = size, distance * 2
-    while not runs and first > 1:  # Downwards, until one does.
+    while not runs and first > 1:  # Downwards, until a size runs.
         size = max(first - distance, 1)
         if _runs(run, size):
             fits = size

@@ -1,4 +1,4 @@
-"""Batches larger than the GPU, and what feeds them: `accumulate`, `InfinityBatch`, `find_batch`, `Feeder`.
+"""Batches larger than the GPU, and their input: `accumulate`, `InfinityBatch`, `find_batch`, `Feeder`.
 
 >>> import memlab
 >>> memlab.batches.InfinityBatch is memlab.InfinityBatch

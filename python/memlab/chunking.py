@@ -30,28 +30,27 @@ def chunk(
     *,
     rest: str = "cpu",
 ) -> Model:
-    """Keeps on the device what fits, and runs the rest on the CPU, or pages it. Modifies the model.
+    """Keeps the part of a model that fits on the device, and runs the rest on the CPU, or pages it. Modifies the model.
 
-    With ``rest="cpu"`` the largest leading part that fits, in the order of execution, is on the device; what comes after it
-    runs on the CPU. Activations are moved where they cross, and cast where a layer needs it. The order is learned in the
-    first forward, which runs on the CPU. Results are moved to where the inputs were. What the first forward leaves in its
-    caller's objects, such as a KV cache, is moved to the parts that computed it. The ``generate`` of transformers takes its
-    inputs from any device, too.
+    With ``rest="cpu"`` the largest leading part that fits, in the order of execution, is on the device; later parts run on
+    the CPU. Activations are moved at the border, and cast where a layer needs it. The first forward, which runs on the CPU,
+    learns the order. Results are moved to the device of the inputs. Objects of the caller that the first forward fills, such
+    as a KV cache, are moved to the parts that computed them. The ``generate`` of transformers accepts inputs on any device.
 
-    ``rest="page"`` is `memlab.page` with this budget: the rest is copied to the device and runs there. What stays there is
-    chosen for speed, and is not the leading part: residents spread over the model hide more copies.
+    ``rest="page"`` is `memlab.page` with this budget: the rest is copied to the device and runs there. The resident parts
+    are chosen for speed rather than from the beginning: residents spread over the model hide more copies.
 
     Args:
         model: any module.
-        device: where its leading part runs, such as ``"cuda:1"``.
-        max_capacity: a number of parameters, or device memory as ``"4GiB"``; None for what is free.
+        device: the device of its leading part, such as ``"cuda:1"``.
+        max_capacity: a number of parameters, or device memory as ``"4GiB"``; None for the free memory.
         rest: ``"cpu"`` or ``"page"``.
 
     Returns: the model.
 
     Raises:
         RuntimeError: the model is paged or chunked already, or PyTorch finds no CUDA device.
-        TypeError, ValueError: an argument is wrong; says what to give.
+        TypeError, ValueError: an argument is wrong; the message names valid ones.
 
     >>> import memlab, torch
     >>> model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
@@ -73,7 +72,7 @@ def chunk(
     capacity = _capacity(weights, where, max_capacity)
     if rest == "page":
         for weight in weights:
-            weight.tensors.clear()  # The pager would take these references for a user's, who may edit the weights.
+            weight.tensors.clear()  # The pager would take these references for a user's, which may edit the weights.
         return page(model, where, budget=capacity)
     chunked = ChunkedModel(model, weights, residents, where, capacity)
     chunked.patch.mark(Plan(chunked.state, PlanQueries()), chunked.patch.release, where)
@@ -91,4 +90,4 @@ def _capacity(weights: list[Weight], device: torch.device, most: float | str | N
         return int(most * nbytes / max(sum(weight.parameters for weight in weights), 1))
     if device.type == "cpu":
         return nbytes
-    return free_memory(device) * 8 // 10  # The rest is for activations, whose size is not known yet.
+    return free_memory(device) * 8 // 10  # The rest is for activations of unknown size.

@@ -1,4 +1,4 @@
-"""``memlab.Config``: how many samples fit into the GPU, and into host memory."""
+"""``memlab.Config``: the number of samples that fit into the GPU, and into host memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Config", "GiB", "KiB", "MiB", "NotEnoughCPURam", "NotEnoughGPURam"]
 
 
 def KiB(count: float) -> int:
-    """Bytes of so many binary kilobytes.
+    """Converts binary kilobytes to bytes.
 
     >>> import memlab
     >>> memlab.KiB(4)
@@ -28,7 +28,7 @@ def KiB(count: float) -> int:
 
 
 def MiB(count: float) -> int:
-    """Bytes of so many binary megabytes.
+    """Converts binary megabytes to bytes.
 
     >>> import memlab
     >>> memlab.MiB(0.5)
@@ -38,7 +38,7 @@ def MiB(count: float) -> int:
 
 
 def GiB(count: float) -> int:
-    """Bytes of so many binary gigabytes.
+    """Converts binary gigabytes to bytes.
 
     Raises:
         ValueError: `count` is negative, or no number.
@@ -57,29 +57,29 @@ def _bytes(count: float, power: int) -> int:
 
 
 class Config:
-    """What a `memlab.Feeder` needs to know of samples and memory; decides the batch size.
+    """Describes samples and memory for a `memlab.Feeder`, and decides the batch size.
 
     Sizes are bytes (``memlab.GiB(1.5)``) or texts (``"1.5GiB"``).
 
     Args:
-        cpu_memory_limit: what the feeder may hold: batches, and samples while they are read.
-        gpu_memory_limit: what the training may take on the GPU; None for all that `card` has.
-        total_sample_count: how many identities there are.
-        input_shape, output_shape: of one sample, without the batch.
+        cpu_memory_limit: maximum host memory of the feeder: batches, and samples while they are read.
+        gpu_memory_limit: maximum GPU memory of the training; None for all memory of `card`.
+        total_sample_count: number of identities.
+        input_shape, output_shape: shapes of one sample, without the batch dimension.
         network: the module that is trained; not needed if `batch_size` or `planner` is given.
         input_dtype, output_dtype: types of NumPy or PyTorch. Samples are converted to them when they are read.
         one_read_count: variations that the readers yield for one identity.
-        preferred_batch_size: an upper bound. What fits may be less: see `limited_by` and `accumulation_steps`.
+        preferred_batch_size: an upper bound. The batch that fits may be smaller: see `limited_by` and `accumulation_steps`.
         optimizer, loss, amp: as for `memlab.inspect`, which plans the batch size.
-        card: for which card, such as ``"h100"``, if no GPU memory limit is given.
+        card: the card to plan for, such as ``"h100"``, if no GPU memory limit is given.
         allocator: settings of PyTorch's allocator, as in ``PYTORCH_ALLOC_CONF``.
-        workers: how many samples the feeder reads at a time; 0 reads in the loop itself.
-        batch_size: this many rows, without a plan. Host memory may make it less.
-        planner: something else with `largest_batch(card_bytes, *, allocator)` instead of `memlab.inspect`.
+        workers: number of samples that the feeder reads at a time; 0 reads in the loop itself.
+        batch_size: rows in a batch, without a plan. The limit of host memory may reduce it.
+        planner: an object with `largest_batch(card_bytes, *, allocator)`, used instead of `memlab.inspect`.
 
     Raises:
-        NotEnoughGPURam: `one_read_count` rows do not fit on the GPU; says what would be enough.
-        NotEnoughCPURam: they cannot be fed within `cpu_memory_limit`; says what would be enough.
+        NotEnoughGPURam: `one_read_count` rows do not fit on the GPU; the message contains the memory that would be enough.
+        NotEnoughCPURam: they cannot be fed within `cpu_memory_limit`; the message contains the limit that would be enough.
         TypeError, ValueError: an argument is wrong.
 
     >>> import memlab, numpy
@@ -142,13 +142,13 @@ class Config:
 
     @property
     def batch_size(self) -> int:
-        """Rows in a batch: the least of the bounds, divisible by `one_read_count`."""
+        """Rows in a batch: the smallest of the bounds, rounded down to a multiple of `one_read_count`."""
         least = min(self._bounds.values())
         return least - least % self.one_read_count
 
     @property
     def limited_by(self) -> str:
-        """The argument that keeps batches from being larger, such as ``"gpu_memory_limit"``.
+        """The argument that limits the batch size, such as ``"gpu_memory_limit"``.
 
         >>> import memlab
         >>> memlab.Config("1MiB", None, 8, (1024,), (1,), None, batch_size=512).limited_by
@@ -158,17 +158,17 @@ class Config:
 
     @property
     def batch_count(self) -> int:
-        """Batches in an epoch, the last short one included."""
+        """Batches in an epoch, including a short last one."""
         return -(-self.total_sample_count * self.one_read_count // self.batch_size)
 
     @property
     def allowed_sample_count(self) -> int:
-        """How many samples, inputs and outputs, fit into `cpu_memory_limit` beside one that is being read."""
+        """Number of samples, inputs and outputs, that fit into `cpu_memory_limit` beside one that is being read."""
         return self.budget.allowed_rows
 
     @property
     def accumulation_steps(self) -> int:
-        """Batches after which to step the optimizer, so that a step sees `preferred_batch_size` rows as nearly as it can.
+        """Batches per optimizer step, so that a step sees `preferred_batch_size` rows as nearly as possible.
 
         >>> import memlab
         >>> memlab.Config("1MiB", None, 8, (1024,), (1,), None, preferred_batch_size=128, batch_size=32).accumulation_steps

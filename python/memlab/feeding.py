@@ -25,40 +25,40 @@ __all__ = ["Epoch", "Feeder", "SampleError", "WorkerDied"]
 
 
 class Feeder:
-    """Reads samples, puts them into batches, and gives those out, epoch after epoch.
+    """Reads samples, collects them in batches, and delivers those, epoch after epoch.
 
-    It holds at most ``configs.cpu_memory_limit`` bytes of samples and batches, with any number of workers. Each epoch has
-    every sample once, and reads it anew. The last batch is short if the samples do not come out even.
+    It holds at most ``configs.cpu_memory_limit`` bytes of samples and batches, with any number of workers. Each epoch
+    contains every sample once, and reads it anew. The last batch may be short.
 
-    A batch is a pair, of arrays, or of tensors if the readers yield tensors or a `device` is given. ``for inputs, outputs in
-    feeder`` is an epoch, as with PyTorch's DataLoader; `generate_epochs` has several.
+    A batch is a pair of arrays, or of tensors if the readers yield tensors or a `device` is given. ``for inputs, outputs in
+    feeder`` is an epoch, as with PyTorch's DataLoader; `generate_epochs` yields several.
 
     Args:
         configs: a `memlab.Config`: shapes and types, batch size, memory, workers.
-        input_list, output_list: identities of the samples, which the readers understand: names, numbers, or anything else.
+        input_list, output_list: identities of the samples, in a form that the readers understand: names, numbers, or others.
         read_input: takes an identity; yields, or returns a list of, ``configs.one_read_count`` arrays or tensors of
-            ``configs.input_shape``; if that is one, it may return the sample itself. With a parameter `rng` it also gets a
-            NumPy generator, the same for input and output of a sample, which depends on nothing but seed, epoch and sample:
-            augmentation that a resumed training repeats.
+            ``configs.input_shape``; if that count is one, it may return the sample itself. A parameter `rng` receives a
+            NumPy generator, the same for input and output of a sample. It depends only on seed, epoch and sample, so a
+            resumed training repeats its augmentation.
         get_output: the same for outputs.
-        apply_on_input_batch, apply_on_output_batch: called with each batch, on the device if there is one; what they return
-            is the batch then. They run in the loop's thread.
-        shuffle, seed: a new order for each epoch, which depends on nothing but the seed and the epoch.
+        apply_on_input_batch, apply_on_output_batch: called with each batch, on the device if one is given; their results
+            replace the batch. They run in the loop's thread.
+        shuffle, seed: a new order for each epoch, which depends only on the seed and the epoch.
         processes: whether workers are processes (started by "spawn"; the readers must be functions of a module) instead of
             threads.
-        device: where batches are copied to, such as ``"cuda"``: from pinned memory, on a stream of its own, while the batch
-            before is computed on.
+        device: the device to copy batches to, such as ``"cuda"``: from pinned memory, on a separate stream, while the
+            previous batch is computed on.
         convert_input, convert_output: PyTorch types to convert to on the device: uint8 images take a quarter of the bus.
-        make_batch: called with inputs and outputs last; what it returns is the batch, such as a dict for Hugging Face.
+        make_batch: called last, with inputs and outputs; its result is the batch, such as a dict for Hugging Face.
         rank, world_size: the share of one of several processes; all have equally many batches.
-        most_slots: batches that are held at most, memory permitting; None for two per worker and two.
+        most_slots: maximum number of batches held at a time, memory permitting; None for two per worker and two more.
 
     Raises:
         TypeError, ValueError: an argument is wrong, or the lists do not have ``configs.total_sample_count`` identities.
 
     Iterating raises:
-        SampleError: a reader failed; names the sample. The next ``next()`` reads its batch again.
-        WorkerDied: a worker process was killed or crashed; likewise.
+        SampleError: a reader failed; the message names the sample. The next ``next()`` reads its batch again.
+        WorkerDied: a worker process was killed or crashed. The next ``next()`` reads its batch again.
 
     >>> import memlab, numpy
     >>> def read(number):
@@ -127,29 +127,29 @@ class Feeder:
 
     @property
     def num_workers(self) -> int:
-        """How many samples are read at a time, memory permitting."""
+        """Number of samples that are read at a time, memory permitting."""
         return self.configs.workers
 
     @property
     def dataset(self) -> Samples:
-        """Something whose length is that of an epoch in rows, for loops that ask their loader."""
+        """An object whose length is the number of rows in an epoch, for loops that read it from their loader."""
         return Samples(self._samples * self.configs.one_read_count)
 
     @property
     def host_bytes(self) -> int:
-        """What the feeder holds at most: slots for batches, and samples that are being read."""
+        """Maximum host memory of the feeder: slots for batches, and samples that are being read."""
         return self._engine.host_bytes
 
     @property
     def epoch(self) -> int:
-        """The number of the epoch that runs, or begins next."""
+        """The number of the current or next epoch."""
         return self._position.epoch
 
     def generate_epochs(self, epoch_count: int = 1) -> Iterator[Epoch]:
         """The next `epoch_count` epochs, each an iterable of batches.
 
-        After `load_state_dict` the first one is the rest of the epoch that was interrupted. A training that is to have 100
-        epochs in all runs ``generate_epochs(100 - feeder.epoch)``.
+        After `load_state_dict` the first one is the rest of the interrupted epoch. A training of 100 epochs in all runs
+        ``generate_epochs(100 - feeder.epoch)``.
 
         >>> import memlab
         >>> config = memlab.Config("1MiB", None, 5, (), (), None, batch_size=2)
@@ -161,10 +161,10 @@ class Feeder:
             yield iter(self)
 
     def __iter__(self) -> Epoch:
-        """One epoch: the next, or after `load_state_dict` the rest of the one that was interrupted.
+        """One epoch: the next, or after `load_state_dict` the rest of the interrupted one.
 
-        Reading begins here. An iterator that is thrown away before its first batch does not count: some loops only try
-        whether there is one.
+        Reading begins here. An iterator that is discarded before its first batch does not count: some loops only test that
+        it exists.
         """
         if self._position.begun:
             self._position = Position(self._position.epoch + 1, 0)
@@ -193,17 +193,17 @@ class Feeder:
         return -(-len(self._inputs) // self._world_size)
 
     def set_epoch(self, epoch: int) -> None:
-        """The number of the epoch that begins next, as of a `DistributedSampler`.
+        """Sets the number of the next epoch, as `DistributedSampler` does.
 
-        The rest of an epoch that `load_state_dict` brought back stays a rest if this is its number.
+        After `load_state_dict`, the same number continues the interrupted epoch.
         """
         if self._position.begun or epoch != self._position.epoch:
             self._position = Position(epoch, 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the training is: epoch, seed, and how many samples of the epoch the loop was given.
+        """The position of the training: epoch, seed, and the number of samples of the epoch delivered to the loop.
 
-        What is read ahead does not count. Another batch size, other workers or processes may go on from it.
+        Samples that were read ahead do not count. A feeder with another batch size or other workers may continue from it.
 
         >>> import memlab
         >>> config = memlab.Config("1MiB", None, 5, (), (), None, batch_size=2)
@@ -231,10 +231,10 @@ class Feeder:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `state_dict` was taken: the next epoch is the rest of that one. Takes over the seed.
+        """Continues from a `state_dict`: the next epoch is the rest of that one. Takes over the seed.
 
         Raises:
-            ValueError: the state is of another number of samples, or was shuffled and this is not.
+            ValueError: the state has another number of samples, or another value of `shuffle`.
         """
         for name, own in (("samples", self._samples), ("shuffle", self._shuffle)):
             if state[name] != own:
@@ -262,12 +262,12 @@ class Feeder:
 
 
 class Epoch:
-    """The batches of one epoch: an iterator, which can be asked for the next batch again after an exception."""
+    """The batches of one epoch: an iterator that can be asked for the next batch again after an exception."""
 
     def __init__(
         self, feeder: Feeder, engine: Engine, epoch_reads: EpochReads, position: Position, transforms: BatchTransforms
     ) -> None:
-        self._feeder = feeder  # A feeder that nobody else has stays for its epoch.
+        self._feeder = feeder  # Keeps a feeder without other references alive for its epoch.
         self._engine = engine
         self._epoch_reads = epoch_reads
         self._position = position
@@ -280,7 +280,7 @@ class Epoch:
         return self
 
     def __len__(self) -> int:
-        """The batches that are left."""
+        """The remaining batches."""
         return self._epoch_reads.batches - self._taken
 
     def __next__(self) -> Any:

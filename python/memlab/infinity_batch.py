@@ -1,4 +1,4 @@
-"""``memlab.InfinityBatch``: a training with batches larger than the GPU, managed, by epochs, or in a loop of one's own."""
+"""``memlab.InfinityBatch``: a training with batches larger than the GPU, by epochs or in a loop that you write."""
 
 from __future__ import annotations
 
@@ -64,37 +64,37 @@ class InfinityBatch(Settings):
             ib.step()
             ib.zero_grad()
 
-    Gradients are those of whole batches (see `memlab.accumulate`). In a loop of your own the loss may be anything that is
-    computed from the outputs of all samples.
+    Gradients are those of whole batches (see `memlab.accumulate`). In your own loop, any loss of the outputs of all samples
+    is possible.
 
     Args:
-        model: the model, or several in a list or dictionary, of which `phase` chooses one: also of the next two. This and
-            the next three may be set as attributes later.
+        model: the model, or several in a list or dictionary, of which `phase` chooses one. The same holds for the next two
+            arguments. This and the next three may be set as attributes later.
         optimizer: an optimizer of its parameters.
         criterion: the loss, of outputs and targets.
-        dataloader: gives ``(inputs, targets)``; of more than two entries the last are the targets. Or iterables of these,
-            which are batches in pieces that need not fit anywhere (for training by epochs).
-        backward_device: where `batch_` puts outputs. None: where the model is.
+        dataloader: gives ``(inputs, targets)``; of more than two entries the last are the targets. Or iterables of these:
+            batches in pieces, which are never in memory as a whole (for training by epochs).
+        backward_device: the device to which `batch_` moves outputs. None: the model's.
         verbose: print a line for each epoch.
-        memory: how much GPU memory may be allocated, in bytes or as ``"20GiB"``; ``"auto"``: all that is free.
-        exact: refuse what would not give the gradients of the whole batch.
-        batchnorm: what to do with BatchNorm in training: ``"exact"``, ``"ghost"``, ``"frozen"`` or ``"refuse"``.
+        memory: maximum GPU memory that may be allocated, in bytes or as ``"20GiB"``; ``"auto"``: all free memory.
+        exact: refuse a computation that would not give the gradients of the whole batch.
+        batchnorm: the mode of BatchNorm in training: ``"exact"``, ``"ghost"``, ``"frozen"`` or ``"refuse"``.
         micro_batch: samples in a piece. None: as many as fit.
-        keep: what the containers `inputs`, `targets`, `outputs` and `losses` hold, by epoch and batch: ``"none"``, the
+        keep: the values in the containers `inputs`, `targets`, `outputs` and `losses`, by epoch and batch: ``"none"``, the
             ``"last"`` batch, ``"metrics"``: the losses alone, as ``(loss, samples)``, or everything, on the CPU (``"host"``)
-            or on the disk (``"disk"``, read when it is asked for).
-        keep_nbytes: bytes that inputs, targets and outputs may take on the CPU or on the disk, as a number or ``"20GiB"``:
-            those of the oldest batches are dropped, and read as None. None: as many as there are.
-        keep_folder: where ``keep="disk"`` makes a folder, which stays. None: a temporary one.
-        callbacks: objects with any of the methods ``on_micro_batch(ib, rows, samples)`` (a piece is done: which of how many
-            samples), ``on_outputs(ib, outputs)`` (of `batch_`), ``on_loss(ib, loss)``, ``on_step(ib)`` and ``on_epoch(ib,
-            losses)`` (``(loss, samples)`` of its batches). What they raise stops the training and reaches the caller; the
-            gradients of the batch are dropped then.
-        plan: what happens if a loop of one's own leaves something out (`memlab.training_warnings`): ``"strict"``: raise,
-            ``"default"``: warn once, or ``"quiet"``. It is `warnings_level` later.
+            or on the disk (``"disk"``, read on access).
+        keep_nbytes: maximum bytes of inputs, targets and outputs on the CPU or on the disk, as a number or ``"20GiB"``:
+            those of the oldest batches are dropped, and read as None. None: no limit.
+        keep_folder: the folder in which ``keep="disk"`` creates another one, which stays. None: a temporary one.
+        callbacks: objects with any of the methods ``on_micro_batch(ib, rows, samples)`` (a piece is done: its rows, and the
+            samples of the batch), ``on_outputs(ib, outputs)`` (of `batch_`), ``on_loss(ib, loss)``, ``on_step(ib)`` and
+            ``on_epoch(ib, losses)`` (``(loss, samples)`` of its batches). Their exceptions stop the training and reach the
+            caller; the gradients of the batch are then dropped.
+        plan: the reaction to a loop that leaves something out (`memlab.training_warnings`): ``"strict"``: raise,
+            ``"default"``: warn once, or ``"quiet"``. Later available as `warnings_level`.
 
     Raises:
-        AttributeError: another attribute is set: the message names the one that was probably meant.
+        AttributeError: an unknown attribute is set: the message names the most similar one.
 
     >>> import memlab, torch
     >>> model, data = torch.nn.Linear(3, 2), torch.utils.data.TensorDataset(torch.randn(64, 3), torch.randn(64, 2))
@@ -141,14 +141,14 @@ class InfinityBatch(Settings):
         self.callbacks = callbacks
         self.dataloader = dataloader
 
-    # What is looked at.
+    # Inspection.
 
     @property
     def plan(self) -> Strategy:
-        """How `epoch` computes a batch, and why: to be printed.
+        """The strategy with which `epoch` computes a batch, and the reason for it. Print it.
 
         Raises:
-            RuntimeError: there is no model yet, or no way for it.
+            RuntimeError: no model is set, or no strategy is possible.
         """
         strategy = self._strategy(has_own_loop=False)
         if strategy.name == WHOLE:
@@ -156,7 +156,7 @@ class InfinityBatch(Settings):
         return replace(strategy, pieces=described_size(self._model(), self.forward_device, self.micro_batch))
 
     def _strategy(self, *, has_own_loop: bool, samples: int | None = None) -> Strategy:
-        """That of a batch of so many samples; None: of more than a piece has."""
+        """The strategy of a batch of `samples` samples; None: of more than a piece has."""
         return strategy_of(
             self._model(),
             self._chosen("criterion", self._name),
@@ -170,11 +170,11 @@ class InfinityBatch(Settings):
     # Trainings.
 
     def __call__(self, epochs: int) -> None:
-        """As `train`."""
+        """Calls `train`."""
         self.train(epochs)
 
     def train(self, epochs: int) -> None:
-        """Trains for so many epochs.
+        """Trains for a number of epochs.
 
         Raises:
             RuntimeError: model, optimizer, criterion or dataloader is missing, or the optimizer has none of the model's
@@ -187,7 +187,7 @@ class InfinityBatch(Settings):
             self.epoch()
 
     def epoch(self) -> None:
-        """Trains on each batch of the dataloader once. The model is in training mode then.
+        """Trains on each batch of the dataloader once. Puts the model into training mode.
 
         Raises:
             RuntimeError: as `train`.
@@ -221,7 +221,7 @@ class InfinityBatch(Settings):
                 self._phase.monitor.step(optimizer)
                 samples = computation.samples if comes_in_pieces else len(Samples(inputs))
                 self._note(loss, samples, computation)
-                # (Pieces that an iterable gave are gone when they are computed.)
+                # (Pieces from an iterable are gone once they are computed.)
                 self._kept.add(
                     inputs=None if comes_in_pieces else inputs,
                     targets=targets,
@@ -231,11 +231,11 @@ class InfinityBatch(Settings):
                 count += samples
                 self._callbacks.tell("on_step", self)
         finally:
-            optimizer.zero_grad()  # Also those of a part of a batch.
+            optimizer.zero_grad()  # Drops also gradients of a part of a batch.
         if count == 0:
             warnings.warn("the dataloader gave no batch: nothing was trained", stacklevel=2)
             return
-        # The only place of an epoch that waits for the GPU.
+        # The only point of an epoch that waits for the GPU.
         losses = self._kept.records.losses()[-1] if self.verbose or self._callbacks.want("on_epoch") else []
         write_losses()
         if self.verbose:
@@ -248,8 +248,8 @@ class InfinityBatch(Settings):
     ) -> dict[str, float]:
         """The loss of all samples, and other figures: in evaluation mode and without gradients.
 
-        Batches go through in pieces that fit, which are larger than those of a training. Afterwards the model is in the mode
-        that it was in, and random numbers go on as if nothing had happened.
+        Batches go through in pieces that fit, which are larger than those of a training. Afterwards the model's mode and the
+        state of random numbers are restored.
 
         Args:
             dataloader: gives ``(inputs, targets)``. None: that of the training.
@@ -257,11 +257,11 @@ class InfinityBatch(Settings):
 
         Returns:
             ``"loss"``: the criterion's, as of one batch of all samples if it is one of PyTorch's means, otherwise the mean
-            over batches by their samples; without a criterion there is none. And the metrics, by their names.
+            over batches, weighted by their samples; absent without a criterion. And the metrics, by their names.
 
         Raises:
             RuntimeError: the model or the dataloader is missing.
-            ValueError: there is no sample, or a metric is called "loss".
+            ValueError: the dataloader gave no batch, or a metric is called "loss".
         """
         model, batches = self._model(), self._required("dataloader").loader if dataloader is None else dataloader
         with evaluating(model):
@@ -276,7 +276,7 @@ class InfinityBatch(Settings):
             inputs: the batch. None: that of the loop over `dataloader`.
 
         Raises:
-            RuntimeError: there is no batch, or pieces would not give its gradients.
+            RuntimeError: no batch is given, or pieces would not give its gradients.
         """
         if inputs is None:
             inputs = None if self._batches is None else self._batches.inputs
@@ -296,10 +296,10 @@ class InfinityBatch(Settings):
         return self._phase.outputs
 
     def loss(self, outputs: Any = None, targets: Any = None) -> Tensor:
-        """The criterion's loss: of the last `batch_` and its targets, if no others are given.
+        """The criterion's loss, by default of the last `batch_` and its targets.
 
         Raises:
-            RuntimeError: there are none.
+            RuntimeError: outputs or targets are missing.
         """
         outputs = self._phase.outputs if outputs is None else outputs
         if targets is None and self._batches is not None:
@@ -312,10 +312,10 @@ class InfinityBatch(Settings):
         return self._phase.loss
 
     def backward(self) -> None:
-        """Backward of the last `loss`.
+        """Runs the backward of the last `loss`.
 
         Raises:
-            RuntimeError: there is none.
+            RuntimeError: no loss was computed.
         """
         if self._phase.loss is None:
             raise RuntimeError("backward() without a loss: call loss() first, or call backward() of your own loss")
@@ -323,36 +323,36 @@ class InfinityBatch(Settings):
         self._note_outputs()
 
     def step(self) -> None:
-        """The optimizer's step."""
+        """Runs the optimizer's step."""
         self._check_optimizer()
         phase = self._phase
         phase.monitor.step(self._required("optimizer"))
         if phase.computation is not None and not phase.has_noted:
-            self._note_outputs()  # Backward was the caller's own. So may the loss be.
+            self._note_outputs()  # The caller ran backward, perhaps of another loss.
         phase.loss, phase.computation, phase.has_noted = None, None, False
         self._traced.step(self._name)
         self._callbacks.tell("on_step", self)
 
     def zero_grad(self) -> None:
-        """Forgets the gradients."""
+        """Clears the gradients."""
         self._required("optimizer").zero_grad()
 
     def parameters_table(self, inputs: Any = None) -> ParameterTable:
-        """The model's parameters, module by module: how many, trained or frozen, and what weights, gradients and the
-        optimizer's state take. Shared ones are counted once. Print it, or read its `rows`.
+        """The model's parameters by module: their number, trained or frozen, and the memory of weights, gradients and the
+        optimizer's state. Shared parameters are counted once. Print it, or read its `rows`.
 
-        With the inputs of a small batch, also how long forward and backward of each module take, and what autograd saves of
-        each sample: of two steps of which nothing is left.
+        With the inputs of a small batch, also the times of forward and backward of each module, and the bytes that autograd
+        saves per sample. For this it runs two steps, and restores the state afterwards.
 
         Raises:
-            RuntimeError: there is no model.
+            RuntimeError: no model is set.
         """
         return parameter_table(self._model(), self._chosen("optimizer", self._name), inputs)
 
     def report(self) -> TrainingReport:
-        """How the training went until now: for each epoch loss, samples, seconds, samples a second, the way that batches
-        went, their pieces, the peak of GPU memory and what was copied to the host, and what these figures say about going
-        faster. Print it, or read its `epochs` and `advice`. Waits for losses that a GPU has not computed yet.
+        """Reports on the training until now. Contains for each epoch: loss, samples, seconds, samples per second, the
+        strategies of batches, their pieces, the peak of GPU memory and the bytes copied to the host. Adds advice on speed
+        from these figures. Print it, or read its `epochs` and `advice`. Waits for losses that a GPU is still computing.
         """
         losses = [loss for epoch in self._kept.records.losses() for loss, _ in epoch]
         write_losses()
@@ -360,23 +360,23 @@ class InfinityBatch(Settings):
         memory = Memory.on(self.forward_device, self.memory, self.micro_batch) if has_model else None
         return training_report(self._kept.records.all, losses, memory)
 
-    # The rest of the seed's names.
+    # Other names of the original interface.
 
     def changemodeldevice(self, device: torch.device | str) -> None:
-        """Moves the model."""
+        """Moves the model to a device."""
         self._model().to(device)
 
     def updateforwarddevice(self) -> torch.device:
-        """Where the model computes. (It is looked up when it is needed.)"""
+        """The device on which the model computes. (It is looked up on each call.)"""
         return self.forward_device
 
     def checkdevices_(self) -> bool:
-        """Whether outputs stay where the model computes."""
+        """True if outputs stay on the model's device."""
         return self.backward_device is None or torch.device(self.backward_device) == self.forward_device
 
     def _telling(self, computation: Computation, outputs: PieceOutputs | None = None) -> AbstractContextManager[None]:
-        """Tells the callbacks of the pieces of batches that begin in a block. `outputs`: has theirs."""
-        # (Threads of micro-batches hold what tells, and wait until nobody has their outputs: which this object has.)
+        """Calls the callbacks for the pieces of batches that begin in a block. `outputs`: collects the outputs of pieces."""
+        # (Threads of micro-batches hold this function, and wait until their outputs are freed, which this object holds.)
         weak = ref(self)
 
         def tell(rows: range, samples: int) -> None:
@@ -386,7 +386,7 @@ class InfinityBatch(Settings):
         return observing(tell, computation, None if outputs is None else outputs.add)
 
     def _note_outputs(self) -> None:
-        """The batch of the last outputs is done."""
+        """Records the batch of the last outputs as done."""
         phase = self._phase
         inputs, targets = (None, None) if self._batches is None else (self._batches.inputs, self._batches.targets)
         self._note(phase.loss, len(Samples(phase.outputs)), phase.computation)
@@ -394,12 +394,12 @@ class InfinityBatch(Settings):
         phase.loss, phase.computation, phase.has_noted = None, None, True
 
     def _note(self, loss: Tensor | None, samples: int, computation: Computation | None) -> None:
-        """A batch is done. `loss`: None: it was computed elsewhere."""
+        """Records a batch as done. `loss`: None: it was computed outside memlab."""
         peak = peak_allocated(self.forward_device)
         self._traced.note(self._kept.records.add(loss, samples, self._name, computation, peak), loss)
 
     def _outputs_of(self, inputs: Any) -> Any:
-        """The model's outputs for a batch, where they are wanted."""
+        """The model's outputs for a batch, on the requested device."""
         batch = Batch.of(self._model(), inputs, micro_batch=self.micro_batch, memory=self.memory, exact=self.exact)
         strategy = self._strategy(has_own_loop=True, samples=len(batch.samples))
         if strategy.inexact is not None:

@@ -1,11 +1,11 @@
-"""``memlab.inspect``: how much memory a training will take, at any batch size and on any card, before there is a GPU.
+"""``memlab.inspect``: the memory of a training, at any batch size and on any card, without a GPU.
 
     report = memlab.inspect(model, batch, loss=loss, optimizer="adamw", amp=torch.bfloat16)
     report.largest_batch("24GiB", allocator="expandable_segments:True")
     print(report.peak(batch=32))
 
-The model's structure is sent to processes of their own, which run a few steps at several batch sizes on a simulated card, or
-on the GPU. No weights are copied, and the model may be larger than the machine (on the meta device).
+The model's structure is sent to separate processes, which run a few steps at several batch sizes on a simulated card, or on
+the GPU. No weights are copied, and the model may be larger than the machine's memory (on the meta device).
 
 >>> import memlab
 >>> memlab.inspection.inspect is memlab.inspect
@@ -66,35 +66,36 @@ def inspect(
     """Plans the memory of a training, or of inference, from a few steps at some batch sizes.
 
     Each step sets gradients to zero, moves a batch to the GPU, runs forward, loss and backward, and the optimizer. As in
-    most programs, outputs live until those of the next step are there. A model in evaluation mode is trained in training
-    mode.
+    most programs, outputs live until those of the next step exist. A training runs in training mode, even if the model is in
+    evaluation mode.
 
     Args:
-        model: on any device; on the meta device it may be larger than the machine.
-        batch: an example of any size: a tensor, or a dict, tuple or list of tensors. Of a dict, the model gets what its
-            forward has parameters for; of a tuple all, or the first if its forward does not take so many.
-        loss: from outputs and batch, both on the GPU, to a scalar. None: ``outputs.loss``, or the sum of the outputs.
+        model: on any device; on the meta device it may be larger than the machine's memory.
+        batch: an example of any size: a tensor, or a dict, tuple or list of tensors. From a dict, the model gets the entries
+            with a parameter in its forward; from a tuple all entries, or the first if its forward does not accept that many.
+        loss: computes a scalar from outputs and batch, both on the GPU. None: ``outputs.loss``, or the sum of the outputs.
         optimizer: ``"adamw"``, ``"adam"``, ``"sgd"``, ``"adafactor"``, a function from parameters to an optimizer, or None
             for inference without gradients.
         amp: the type of autocast, with a `GradScaler` for ``torch.float16``.
         accumulate: backwards in a step of the optimizer.
-        source: where the steps run: ``"gpu"``, ``"simulated"``, or ``"auto"`` for the GPU if there is one.
-        card: the card (name, size or bytes) that is simulated, and that the report is for unless told otherwise. None: the
-            GPU that is there, or an H100.
-        steps: how many steps are recorded.
-        batches: the two batch sizes that are recorded. On a simulated card the largest that then fits is too, or 8 times the
-            larger one. The further from all of them, the more may a kernel choose another way.
-        batch_dim: the dimension of tensors in `batch` that counts its rows. Tensors with other sizes there stay as they are.
-        lengths: the length of each step of a training with as many rows as `batch` has: numbers, or a file with one in each
-            line. ``report.sequence`` then says what they take in this order and in others, with today's settings of the
-            allocator and with others. Three more recordings are made, at the longest, half and a quarter of it.
-        length_dim: the dimension of tensors in `batch` that is the length: of those that have the size there which most
-            have. None: 1, or 0 if `batch_dim` is 1.
+        source: the device of the steps: ``"gpu"``, ``"simulated"``, or ``"auto"`` for the GPU if one is present.
+        card: the card (name, size or bytes) that is simulated, and the default card of the report. None: the GPU of this
+            machine, or an H100.
+        steps: number of recorded steps.
+        batches: the two recorded batch sizes. On a simulated card, a third is recorded: the largest batch that then fits, or
+            8 times the larger one. The further a batch is from all of them, the more likely kernels behave differently.
+        batch_dim: the dimension of tensors in `batch` that counts its rows. Tensors with other sizes there stay unchanged.
+        lengths: the length of each step of a training with as many rows as `batch` has: numbers, or a file with one on each
+            line. ``report.sequence`` then contains the memory of these steps in this order and in others, with the current
+            settings of the allocator and with others. Three more recordings are made, at the longest length, half and a
+            quarter of it.
+        length_dim: the dimension of tensors in `batch` that is the length, for the tensors with the most common size there.
+            None: 1, or 0 if `batch_dim` is 1.
 
     Raises:
-        InspectionError: PyTorch has no CUDA, or the model fails: what it printed.
+        InspectionError: PyTorch has no CUDA, or the model fails; the message contains its output.
         UnpicklableModelError: the model, the batch or a function cannot be pickled. Functions and classes of the main
-            program travel if cloudpickle is installed; others are imported.
+            program are sent if cloudpickle is installed; others are imported.
         TypeError, ValueError: an argument is wrong.
 
     >>> import memlab, torch
@@ -158,5 +159,5 @@ def _training(
     if length_dim == batch_dim:
         raise ValueError(f"length_dim={length_dim}: that is batch_dim")
     example = with_rows(batch, batch_dim, max(batches))
-    # One step more than is recorded: the end of the last one is noted when the next one ends.
+    # One step more than is recorded: a step ends in the recording when the next one ends.
     return Training(model, example, batch_dim, length_dim, loss, optimizer, amp, accumulate, steps + 1)

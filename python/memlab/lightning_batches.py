@@ -1,4 +1,4 @@
-"""Lightning's Trainer with batches in pieces: one step of the optimizer with the gradients of a batch that does not fit."""
+"""Lightning's Trainer with batches in pieces: one optimizer step with the gradients of a batch that does not fit."""
 
 from __future__ import annotations
 
@@ -41,25 +41,26 @@ def big_batches_callback(
     memory: str | int = "auto",
     batchnorm: str = "refuse",
 ) -> Any:
-    """A callback of Lightning's Trainer with which batches are computed in pieces that fit the GPU.
+    """Returns a callback of Lightning's Trainer that computes batches in pieces that fit the GPU.
 
         trainer = lightning.Trainer(callbacks=[memlab.big_batches_callback(micro_batch=8)])
 
-    `training_step`, hooks, precision, gradient clipping and `accumulate_grad_batches` are as without it, and so are
-    gradients, to rounding. It is for one device and automatic optimization.
+    `training_step`, hooks, precision, gradient clipping and `accumulate_grad_batches` work as without it, and gradients are
+    the same, to rounding. It supports one device and automatic optimization.
 
     Args:
         micro_batch: samples in a piece; None: as many as fit.
-        loss: what `training_step` returns. ``"mean"``: a mean (or a sum) over samples; it is called with each piece, and
-            what it logs is logged once for the batch, as means that are weighted as the loss is. ``"coupled"``: a loss that
-            compares samples; it is called once, and its ``self(…)`` goes through in pieces, which backward computes again.
-        weight: of a batch, how many the loss is the mean of, if that is not the number of its samples, such as
+        loss: the kind of loss that `training_step` returns. ``"mean"``: a mean (or a sum) over samples. `training_step` is
+            called with each piece. Its logged values are logged once for the batch, as means weighted like the loss.
+            ``"coupled"``: a loss that compares samples. `training_step` is called once, and its ``self(…)`` goes through in
+            pieces, which backward computes again.
+        weight: computes the denominator of the mean from a batch, if it is not the number of samples, such as
             ``lambda batch: (batch["labels"] != -100).sum()``.
-        memory: how much GPU memory the process may have allocated, as for `memlab.accumulate`.
-        batchnorm: what to do with BatchNorm in training: ``"refuse"``, ``"frozen"`` or ``"ghost"``.
+        memory: maximum GPU memory that the process may have allocated, as for `memlab.accumulate`.
+        batchnorm: the mode of BatchNorm in training: ``"refuse"``, ``"frozen"`` or ``"ghost"``.
 
     Raises:
-        ImportError: there is no Lightning.
+        ImportError: Lightning is not installed.
         ValueError: `loss` or `batchnorm` is none of these; `weight` is given with ``"coupled"``.
         RuntimeError: when training begins, with several devices, manual optimization or BatchNorm.
 
@@ -76,7 +77,7 @@ def big_batches_callback(
     callback: Any = importlib.import_module("pytorch_lightning" if is_old else "lightning.pytorch").Callback
 
     class BigBatches(callback):  # type: ignore[misc]
-        """Stands in for `training_step` while a training runs."""
+        """Replaces `training_step` while a training runs."""
 
         def __init__(self) -> None:
             self._module: Any = None
@@ -143,7 +144,7 @@ class _Settings:
 
 
 class _Pieces(nn.Module):
-    """A function of a piece, as a model that has the parameters of a module."""
+    """A function of a piece, as a model with the parameters of a module."""
 
     def __init__(self, module: nn.Module, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -155,8 +156,8 @@ class _Pieces(nn.Module):
 
 
 class _MeanStep:
-    """`training_step` of a batch: forward and backward of its pieces. Backward of the loss that it returns hands over what
-    they have added to gradients, since Lightning zeroes gradients in between."""
+    """`training_step` of a batch: forward and backward of its pieces. Backward of the returned loss adds their gradients,
+    since Lightning zeroes gradients in between."""
 
     def __init__(self, trainer: Any, module: Any, settings: _Settings, weight: Weight | None) -> None:
         self._module, self._settings, self._weight = module, settings, weight
@@ -176,7 +177,7 @@ class _MeanStep:
             parameter.grad = None
         self._module.log = self._logged.log
         try:
-            # (Looks at the loss of a few samples, in the first batch: what these log is not kept.)
+            # (Tries the loss of a few samples, in the first batch: their logged values are dropped.)
             if self._weight is None:
                 mean: ModelLoss | _Weighted = ModelLoss.of(self._model, made.samples, made.device, made.memory, _INSTEAD)
             else:
@@ -207,7 +208,7 @@ class _MeanStep:
         return loss if self._scaler is None else self._scaler.scale(loss)  # type: ignore[no-any-return]
 
     def _add(self, parameters: list[Tensor], gradients: list[Tensor | None], gradient: Tensor) -> None:
-        """Called in backward, with what the loss was multiplied by: the scale of the pieces is in that again."""
+        """Called in backward. `gradient` is the factor of the loss, which contains the scale of the pieces again."""
         factor = gradient / self._scaled(torch.ones((), device=gradient.device))
         with once_for_all_pieces(parameters, Ranks(self._module)):
             for parameter, added in zip(parameters, gradients, strict=True):
@@ -218,7 +219,7 @@ class _MeanStep:
 
 
 class _Weighted:
-    """A mean over what a function counts."""
+    """A mean with a denominator computed by a function."""
 
     is_sum = False
 
@@ -236,7 +237,7 @@ class _Weighted:
 
 
 class _CoupledStep:
-    """`training_step`, whose calls of the module go through in pieces."""
+    """`training_step`, with its calls of the module computed in pieces."""
 
     def __init__(self, module: Any, settings: _Settings) -> None:
         self._module, self._settings = module, settings
@@ -267,7 +268,7 @@ class _CoupledStep:
 
 
 class _Computed(torch.autograd.Function):
-    """A loss whose gradients are computed already."""
+    """A loss whose gradients were computed already."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, loss: Tensor, add: Callable[[Tensor], None]) -> Tensor:

@@ -1,4 +1,4 @@
-"""``memlab.load``: weights from safetensors files straight to the memory that they are paged from."""
+"""``memlab.load``: weights from safetensors files, read directly into the memory from which they are paged."""
 
 from __future__ import annotations
 
@@ -34,26 +34,27 @@ def load(
     strict: bool = True,
     **options: Any,
 ) -> Model:
-    """Gives a model its weights from safetensors files and pages it. The host holds the weights once. Modifies the model.
+    """Reads a model's weights from safetensors files and pages it. The host holds the weights once. Modifies the model.
 
-    Files are read in parallel straight to the pinned memory that the weights are paged from. Build the model without memory,
-    under ``memlab.skeleton()`` or ``torch.device("meta")``. With ``shared="host"``, one process of the host reads the files.
+    Files are read in parallel, directly into the pinned memory from which the weights are paged. Build the model without
+    memory, under ``memlab.skeleton()`` or ``torch.device("meta")``. With ``shared="host"``, one process of the host reads
+    the files.
 
     Args:
         path_or_index: a .safetensors file, the .safetensors.index.json of a sharded one, or the folder of either.
-        model: any module. Its tensors have the shapes of those in the file.
+        model: any module. The shapes of its tensors match those in the file.
         device: one device, as for `memlab.page`.
-        dtype: what floating-point weights are converted to; None for the type in the file, whatever the model says.
+        dtype: the type to convert floating-point weights to; None for the type in the file, regardless of the model's.
         strict: raise if the file and the model do not have the same names.
         options: those of `memlab.page`.
 
     Returns: the model.
 
     Raises:
-        KeyError: tensors are missing or left over; names them.
-        OSError: a file cannot be read; names it.
+        KeyError: tensors are missing or left over; the message names them.
+        OSError: a file cannot be read; the message names it.
         RuntimeError: the model is paged already.
-        TypeError: the path or the model is of another type, or there is no such option; says what to give.
+        TypeError: the path or the model has another type, or an option is unknown; the message names valid ones.
         ValueError: a shape differs, the file is broken, or a tensor is on the meta device and not in the file.
 
     >>> import memlab, tempfile, torch
@@ -89,9 +90,9 @@ def load(
 
 @contextmanager
 def skeleton() -> Iterator[None]:
-    """A context in which modules are made with parameters that have shapes and no memory. Buffers are real.
+    """A context in which modules are created with parameters that have shapes and no memory. Buffers are real.
 
-    Under ``torch.device("meta")`` buffers have no memory either, and those that no file holds, such as the frequencies of
+    Under ``torch.device("meta")`` buffers have no memory either. Buffers that no file contains, such as the frequencies of
     rotary embeddings, would be lost.
 
     >>> import memlab, torch
@@ -121,7 +122,7 @@ def skeleton() -> Iterator[None]:
 
 
 def _path(given: Any, model: Any) -> str:
-    """The path as text. Raises TypeError that says what to give."""
+    """The path as text. Raises a TypeError with advice for other values."""
     if isinstance(given, (str, bytes, os.PathLike)):
         return os.fsdecode(given)
     if isinstance(given, nn.Module):

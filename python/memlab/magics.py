@@ -34,14 +34,14 @@ _WORD = re.compile(r"""\s*((?:"[^"]*"|'[^']*'|\S)+)""")
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Registers the magics: what `%load_ext memlab` calls. The recording begins."""
+    """Registers the magics and starts the recording. Called by `%load_ext memlab`."""
     shell.register_magics(MemlabMagics)
-    # From here on, not only from the first magic: what is allocated before has no lines.
+    # Started here rather than by the first magic: earlier allocations have no lines.
     ensure_started()
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """Removes the magics: what `%unload_ext memlab` calls. The recording goes on; `memlab.stop` ends it."""
+    """Removes the magics. Called by `%unload_ext memlab`. The recording goes on; `memlab.stop` ends it."""
     for kind in ("line", "cell"):
         for name in ("mlrun", "memlab"):
             shell.magics_manager.magics[kind].pop(name, None)
@@ -74,8 +74,8 @@ class MemlabMagics(Magics):  # type: ignore[misc]
             func()
 
         A column is a key of `torch.cuda.memory_stats()` such as `active_bytes.all.peak`, or one of memlab's such as
-        `line.allocated`; a wrong one lists all. With -r, the magic returns the
-        profiler: ``prof = %mlrun -r -f f f()``.
+        `line.allocated`. An unknown column lists all valid ones. With -r, the magic returns the profiler:
+        ``prof = %mlrun -r -f f f()``.
         """
         __tracebackhide__ = True
         options, statement = _split(line)
@@ -98,7 +98,7 @@ class MemlabMagics(Magics):  # type: ignore[misc]
                 code.run(local_ns, after_statement=names.add_found)
             names.require_all()
         finally:
-            # Also of a statement that failed.
+            # Also after a statement that failed.
             if arguments.dump_profile is not None:
                 _write(profiler, arguments.dump_profile, columns, arguments.quiet)
             if not arguments.quiet and not arguments.return_profiler:
@@ -120,7 +120,7 @@ class MemlabMagics(Magics):  # type: ignore[misc]
     @no_var_expand
     @line_cell_magic
     def memlab(self, line: str = "", cell: str | None = None) -> None:
-        """Shows what is on the GPU now (`%memlab`), or what the cell allocates, keeps and peaks at (`%%memlab`)."""
+        """Shows the memory of the GPU now (`%memlab`), or the allocated, kept and peak memory of the cell (`%%memlab`)."""
         __tracebackhide__ = True
         arguments = _parsed(self.memlab, self.shell, line)
         name = arguments.output
@@ -139,7 +139,7 @@ class MemlabMagics(Magics):  # type: ignore[misc]
             display(*memories)
 
     def _watched(self, cell: str, device: int | None, arguments: Any) -> None:
-        """Runs a cell and shows its figures, also if it fails."""
+        """Runs a cell and shows its figures, even if it fails."""
         __tracebackhide__ = True
         code = CellCode(self.shell, cell, "%%memlab")
         watched = watch(device)
@@ -165,7 +165,7 @@ class MemlabMagics(Magics):  # type: ignore[misc]
 
 
 def _split(line: str) -> tuple[str, str]:
-    """The options at the begin of a line, and the statement after them, as it stands."""
+    """The options at the beginning of a line, and the statement after them, unchanged."""
     at = 0
     while match := _WORD.match(line, at):
         word = match.group(1)
@@ -180,7 +180,7 @@ def _split(line: str) -> tuple[str, str]:
 
 
 def _takes_next_word(option: str) -> bool:
-    """Whether an option's value is the word after it: `-f func`, `-rf func`, `--gpu 1`; but not `-ffunc`, `--gpu=1`."""
+    """True if an option's value is the word after it: `-f func`, `-rf func`, `--gpu 1`; but not `-ffunc`, `--gpu=1`."""
     if option.startswith("--"):
         return any(name.startswith(option) for name in ("--function", "--column", "--gpu", "--dump-profile"))
     letters = option[1:].lstrip("Drq")

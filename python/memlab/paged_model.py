@@ -1,4 +1,4 @@
-"""``memlab.page``: runs a model whose weights do not fit on the GPU, as fast as they can be copied to it."""
+"""``memlab.page``: runs a model with weights that do not fit on the GPU, as fast as they can be copied to it."""
 
 from __future__ import annotations
 
@@ -38,42 +38,43 @@ def page(
     """Runs a model with its weights in host memory, copying them to the device as needed. Modifies the model.
 
     The model keeps its modules and Parameters, the keys of its ``state_dict()``, and its inputs and results: tensors of any
-    shape, which are moved to the device. The first forward is traced, to learn which weights are used when, and is slow. The
-    second is timed. From the third on, weights are copied while the device computes with those before them; ``model.memlab``
-    says how fast.
+    shape, which are moved to the device. The first forward is traced, to learn the order in which weights are used, and is
+    slow. The second is timed. From the third on, weights are copied while the device computes with earlier ones.
+    ``model.memlab`` shows the speed.
 
     Args:
         model: any module. Its weights move to one piece of pinned host memory.
-        device: where it runs: ``"cuda"``, ``"cuda:1"``, or ``"cpu"`` (the same pipeline, copied by a thread; for tests). A
-            list, ``["cuda:0", "cuda:1"]``: the layers in their order over several devices, each with a stretch of them.
-            Inputs go to the first device, activations to the next one where its stretch begins, and results back to the
-            first. What fits on its device stays there, and the rest is copied over the device's own bus. The first forward
-            runs on the first device, and the third is timed.
-        max_layer_size: a module of at most this many parameters is copied as one; -1: neighbours of up to 16 MiB are, of
-            up to 64 MiB in a large model without a budget.
-        budget: device memory for weights, in bytes or as ``"8GiB"``; ``"min"`` for two units; None for as little as still
-            hides the copies behind the computing (all there is, if they cannot be hidden). For several devices: one for
-            each, as a list or by device, or one that each has; None for what is free on each.
-        prefetch: how many units are copied ahead: ``"auto"`` for as many as the ring holds, 0 for none.
+        device: the device that computes: ``"cuda"``, ``"cuda:1"``, or ``"cpu"`` (the same pipeline, copied by a thread; for
+            tests). A list, ``["cuda:0", "cuda:1"]``: the layers in their order over several devices, each with a stretch of
+            them. Inputs go to the first device, activations to the next one where its stretch begins, and results back to
+            the first. Weights that fit on their device stay there. The rest is copied over the device's bus. The first
+            forward runs on the first device, and the third is timed.
+        max_layer_size: a module of at most this many parameters is copied as one unit; -1: neighbours of up to 16 MiB are
+            copied together, of up to 64 MiB in a large model without a budget.
+        budget: device memory for weights, in bytes or as ``"8GiB"``; ``"min"`` for two units; None for the smallest that
+            hides the copies behind the computation (all free memory, if they cannot be hidden). For several devices: one for
+            each, as a list or by device, or one value that applies to each; None for the free memory of each.
+        prefetch: number of units copied ahead: ``"auto"`` for as many as the ring holds, 0 for none.
         micro_batch: samples (of the first dimension of tensors) that go through a block at a time, so that a batch large
             enough to hide the copies needs less memory. For blocks that treat samples independently.
-        order: ``"traced"``, the order of the first forward. There is no other yet.
-        on_change: when weights were edited in place between forwards: ``"error"`` raises, ``"upload"`` copies them.
+        order: ``"traced"``, the order of the first forward: the only choice at present.
+        on_change: the reaction to weights that were edited in place between forwards: ``"error"`` raises, ``"upload"``
+            copies them.
         shared: ``"host"``: processes of this host that page the same model, such as the ranks of a job, hold its parameters
-            once. The first fills the memory; the others wait, compare their values with it, and let their own go. Such
-            parameters are read-only: a forward after an edit raises, and other processes never see it. Buffers, and
-            parameters that train beside frozen ones, are not shared. Models of one form with different values need a name
-            each: ``"host:NAME"``.
+            once. The first fills the memory. The others wait, compare their values with it, and free their own. Such
+            parameters are read-only: a forward after an edit raises, and other processes never see the edit. Buffers, and
+            parameters that train beside frozen ones, are not shared. Models of the same form with different values need
+            different names: ``"host:NAME"``.
 
     Returns: the model.
 
     Raises:
         RuntimeError: the model is paged already, or PyTorch finds no CUDA device, or not that one.
-        TypeError: `model` is not an `nn.Module`, or `device` not a device; says what to give.
+        TypeError: `model` is not an `nn.Module`, or `device` not a device; the message contains advice.
         ValueError: another argument is wrong (a list of devices has one twice, or the CPU beside GPUs), the budget is too
-            small for one weight, or a weight has other values than in the processes that share it; says which, and how much
-            is needed. Of several devices, the first or second forward raises it if their budgets are too small. Tensors
-            that are no plain memory (quantized, sparse) and `micro_batch` are for one device.
+            small for one weight, or a weight has other values than in the processes that share it; the message names the
+            weight and the memory needed. With several devices, the first or second forward raises it if their budgets are
+            too small. Tensors without plain memory (quantized, sparse) and `micro_batch` require a single device.
 
     >>> import memlab, torch
     >>> model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
@@ -103,10 +104,10 @@ def page(
 
 
 def page_with(model: Model, settings: Settings) -> Model:
-    """`page` with checked arguments."""
+    """Implements `page`, with checked arguments."""
     refuse_patched(model)
     if settings.micro_batch is not None:
-        repeated_blocks(model)  # Raises before anything is moved.
+        repeated_blocks(model)  # Raises before any weight is moved.
     weights, residents = collect(model, settings.device)
     if not weights:
         raise ValueError("this model has no weights to page: move it to the device as it is")
@@ -120,7 +121,7 @@ def page_with(model: Model, settings: Settings) -> Model:
 
 
 def _page_with_several(model: Model, settings: list[Settings]) -> Model:
-    """`page` with checked arguments, one for each device."""
+    """Implements `page` for several devices, with checked arguments for each."""
     refuse_patched(model)
     weights, residents = collect(model, settings[0].device, small_buffers_stay=False)
     if not weights:
@@ -141,7 +142,7 @@ def _page_with_several(model: Model, settings: list[Settings]) -> Model:
 
 
 def plan_of(model: nn.Module) -> Plan:
-    """The plan of a paged or chunked model, which ``model.memlab`` is too unless the model has such an attribute.
+    """The plan of a paged or chunked model: the same as ``model.memlab``, unless the model has an attribute of that name.
 
     Raises:
         RuntimeError: the model is not paged, or is a part of a paged one.
@@ -158,7 +159,7 @@ def plan_of(model: nn.Module) -> Plan:
 
 
 def unpage(model: Model) -> Model:
-    """Gives a paged or chunked model back as it was, with its parameters and buffers on the CPU. Modifies the model.
+    """Restores a paged or chunked model, with its parameters and buffers on the CPU. Modifies the model.
 
     Returns: the model.
 

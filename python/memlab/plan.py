@@ -1,4 +1,4 @@
-"""``memlab.Plan``: where a model's weights are, and how fast its forwards run."""
+"""``memlab.Plan``: the places of a model's weights, and the speed of its forwards."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["Plan", "PlannedUnit"]
 
 
 class Plan:
-    """Where the weights of a paged or chunked model are, and how long a forward takes: ``model.memlab``.
+    """The places of a paged or chunked model's weights, and the time of a forward: ``model.memlab``.
 
-    ``print`` shows it as a table. Sizes are in bytes, times in nanoseconds unless the name says otherwise. The first forward
-    is traced, the second timed; the third may change the plan once more (with ``budget=None``), and then it is final. Until
-    the third, what is not known yet is 0.
+    ``print`` shows it as a table. Sizes are in bytes, times in nanoseconds unless the name contains another unit. The first
+    forward is traced, the second timed. The third may change the plan once more (with ``budget=None``); then the plan is
+    final. Until the third, unknown figures are 0.
 
     >>> import memlab, torch
     >>> model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
@@ -39,18 +39,18 @@ class Plan:
         self._queries = queries
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
-        return self  # A copy of a model is not paged, and needs no second plan.
+        return self  # A copy of a model is not paged, and needs no plan of its copy.
 
     @property
     def device(self) -> str:
-        """Where the model runs, such as ``"cuda:0"``, or ``"cuda:0, cuda:1"``."""
+        """The device of the model, such as ``"cuda:0"``, or ``"cuda:0, cuda:1"``."""
         return self._state.device
 
     @property
     def devices(self) -> list[Plan]:
-        """The plans of the devices, of which the figures here are the sums; of one device, this plan.
+        """The plans of the devices. The figures of this plan are their sums. For one device: this plan.
 
-        Those of several devices are known from the second forward on. A device that has nothing to do has none.
+        Plans of several devices are known from the second forward on. An unused device has none.
         """
         return [Plan(part, PlanQueries()) for part in self._state.parts] or [self]
 
@@ -66,7 +66,7 @@ class Plan:
 
     @property
     def resident_bytes(self) -> int:
-        """Device memory of the units that stay there."""
+        """Device memory of the resident units."""
         return self._state.resident_unit_bytes
 
     @property
@@ -76,7 +76,7 @@ class Plan:
 
     @property
     def kept(self) -> dict[str, int]:
-        """Bytes that are on the device all the time and are no units, by the reason."""
+        """Bytes of tensors that always stay on the device and belong to no unit, by reason."""
         return self._state.resident_tensors
 
     @property
@@ -86,37 +86,37 @@ class Plan:
 
     @property
     def device_bytes(self) -> int:
-        """All device memory that the weights take."""
+        """Total device memory of the weights."""
         return self.resident_bytes + self.ring_bytes + self.kept_bytes
 
     @property
     def gathered_bytes(self) -> int:
-        """Embeddings of which only the rows that a forward looks up are read, from the host."""
+        """Bytes of embeddings on the host, of which a forward reads only the rows that it looks up."""
         return self._state.gathered_bytes
 
     @property
     def streamed_bytes(self) -> int:
-        """What is copied to the device in each forward."""
+        """Bytes copied to the device in each forward."""
         return self._state.streamed_bytes
 
     @property
     def host_bytes(self) -> int:
-        """Host memory that the weights take."""
+        """Host memory of the weights."""
         return self._state.host_bytes
 
     @property
     def shared_bytes(self) -> int:
-        """Of these, what processes of this host hold together (``shared="host"``)."""
+        """The part of `host_bytes` that processes of this host share (``shared="host"``)."""
         return self._state.shared_bytes
 
     @property
     def sharing(self) -> int:
-        """How many processes hold `shared_bytes` now, this one among them; 0 if nothing is shared."""
+        """Number of processes that share `shared_bytes` now, including this one; 0 if nothing is shared."""
         return self._queries.sharing()
 
     @property
     def pinned(self) -> bool:
-        """Whether that memory is pinned. If not, copies are slower, and `notes` says why."""
+        """True if the host memory is pinned. If not, copies are slower, and `notes` contains the reason."""
         return self._state.pinned
 
     @property
@@ -126,7 +126,7 @@ class Plan:
 
     @property
     def compute_ns(self) -> int:
-        """What the device computes in a forward, without waiting for copies."""
+        """Computing time of the device in a forward, without waiting for copies."""
         return self._state.compute_ns
 
     @property
@@ -136,7 +136,7 @@ class Plan:
 
     @property
     def predicted_ns(self) -> int:
-        """What the planner expects of a forward."""
+        """The predicted time of a forward."""
         return self._state.predicted_ns
 
     @property
@@ -157,11 +157,11 @@ class Plan:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Since the model was paged: ``forwards``, ``copies``, ``copied_bytes``, ``on_demand``, and more.
+        """Counts since the model was paged: ``forwards``, ``copies``, ``copied_bytes``, ``on_demand``, and more.
 
         ``on_demand`` counts units that were not prefetched in time, ``out_of_order`` turns that the first forward did not
-        take, ``reloads`` units that were copied once more. On several devices, ``hops`` counts how often a forward went on
-        on another one, and ``hop_bytes`` what it took there.
+        take, ``reloads`` units that were copied again. On several devices, ``hops`` counts the changes of device within
+        forwards, and ``hop_bytes`` the bytes moved at them.
         """
         return dict(sorted(self._queries.counters().items()))
 
@@ -171,7 +171,7 @@ class Plan:
         return self._state.notes
 
     def refresh(self) -> None:
-        """Takes weights as they are now, after edits in place (``on_change="error"`` refuses them otherwise).
+        """Accepts the current weights, after edits in place (``on_change="error"`` refuses them otherwise).
 
         Raises: RuntimeError if a weight has another type, shape or strides than when the model was paged.
         """

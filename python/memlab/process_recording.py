@@ -1,7 +1,7 @@
-"""`memlab.start` and `memlab.stop`: record this process from inside it.
+"""`memlab.start` and `memlab.stop`: record this process from within.
 
-Programs that were started with `memlab run` or `LD_PRELOAD` are recorded already. In others, such as notebooks, the first
-tool that is used calls `start`.
+Programs started with `memlab run` or `LD_PRELOAD` are recorded already. In others, such as notebooks, the first use of a
+tool calls `start`.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from memlab._tools.messages import warn_once
 _PACKAGE = Path(__file__).resolve().parent
 _IN_MEMORY = ":memory:"
 
-# Whether the library was loaded by this module: then a trace file ends with `stop`.
+# True if this module loaded the library: then `stop` completes the trace file.
 _loaded_here = False
 _why_not: str | None = None
 
 
 def start(output: str | os.PathLike[str] | None = None, offload: bool = False) -> bool:
-    """Records this process from now on, if it is not recorded already. Returns whether it is.
+    """Records this process from now on, if it is not recorded already. Returns True if it is recorded.
 
-    Loads libmemlab.so into the running program and installs its hooks; memory that PyTorch allocated earlier is asked from
-    PyTorch. Call it early: what libraries found of CUDA before, they go on calling.
+    Loads libmemlab.so into the running program and installs its hooks; PyTorch reports the memory that it allocated earlier.
+    Call it early: libraries keep calling the CUDA functions that they looked up before, without hooks.
 
     output: the file of the trace, which `memlab view` follows and `memlab report` summarizes; ``%p`` is the process id,
         ``%r`` the rank, ``%n`` the program's name. None: no file; the tools of this package read from memory.
-    offload: whether memory must be movable (`memlab.Courtesy`, `memlab offload`). Only a program started with
-        ``memlab run --offload`` can be: where this one was not, that is said, and it is recorded without.
+    offload: whether memory must be movable (`memlab.Courtesy`, `memlab offload`). This requires a program started with
+        ``memlab run --offload``; otherwise a warning is printed, and the program is recorded without.
 
     Raises RuntimeError if `output` cannot be written, or if ``memlab run`` already records to another file. Without CUDA it
-    says so in one line and returns False.
+    prints a line and returns False.
 
     >>> import memlab
     >>> memlab.start() in (True, False)
@@ -72,7 +72,7 @@ def start(output: str | os.PathLike[str] | None = None, offload: bool = False) -
 
 
 def stop() -> None:
-    """Ends what `start` began: the trace file is complete, and the tools forget what they know.
+    """Ends the recording that `start` began: completes the trace file, and clears the data of the tools.
 
     The hooks stay and record to memory, so that `start` can be called again. A trace that ``memlab run`` writes goes on.
 
@@ -86,19 +86,19 @@ def stop() -> None:
 
 
 def trace_path() -> str | None:
-    """The file that the program is recorded to; None: nothing is recorded yet. A path in /proc: memory."""
+    """The file of the recording; None: no recording yet. A path in /proc: memory."""
     status = status_of_recording()
     return None if status is None else str(status["trace"])
 
 
 def status_of_recording() -> dict[str, Any] | None:
-    """What `memlab ps` knows of this process; None: nothing is recorded yet."""
+    """The status of this process, as for `memlab ps`; None: no recording yet."""
     text = _native.recording_status() if _native.library_found() else None
     return None if text is None else json.loads(text)
 
 
 def can_offload() -> bool:
-    """Whether the process was started so that its memory can be moved."""
+    """True if the process was started with movable memory."""
     status = status_of_recording()
     if status is None:
         return os.environ.get("MEMLAB_OFFLOAD", "0") not in ("", "0") and not _loaded_here and _native.library_found()
@@ -106,7 +106,7 @@ def can_offload() -> bool:
 
 
 def ensure_started() -> bool:
-    """Starts the live books when a tool is first used. Returns whether they are kept."""
+    """Starts the live books on the first use of a tool. Returns True if they are kept."""
     if _native.books_active():
         return True
     if _why_not is not None and not _native.library_found():
@@ -115,22 +115,23 @@ def ensure_started() -> bool:
 
 
 def why_not() -> str | None:
-    """Why nothing is recorded; None: it is, or nothing has tried. PyTorch may have been imported since the start."""
+    """The reason why nothing is recorded; None: it is, or no tool was used. PyTorch may have been imported since the
+    start."""
     return _why_not or (_reason_not_to_load() if _native.books_active() else None)
 
 
 def _reason_not_to_load() -> str | None:
-    """Why the tools return nothing: there is nothing to record here."""
+    """The reason why the tools return nothing, if this process has nothing to record."""
     if sys.platform != "linux":
         return "memlab records on Linux only: the tools return empty results"
     torch: Any = sys.modules.get("torch")
     cuda: Any = getattr(torch, "cuda", None)
-    if not hasattr(cuda, "is_initialized"):  # Not imported, or just being imported.
+    if not hasattr(cuda, "is_initialized"):  # Not imported, or being imported.
         return None
     if not torch.backends.cuda.is_built():
         return "this PyTorch is built without CUDA: the tools return empty results"
     if not cuda.is_initialized():
-        # `torch.cuda.is_available()` would ask CUDA, which no forked child could use afterwards.
+        # `torch.cuda.is_available()` would initialise CUDA, which no forked child could use afterwards.
         count = getattr(cuda, "_device_count_nvml", lambda: -1)()
         if count == 0 or not _native.driver_found():
             return "there is no CUDA device: the tools return empty results"
@@ -138,11 +139,11 @@ def _reason_not_to_load() -> str | None:
 
 
 def _load(output: str | None) -> str | None:
-    """Loads the library, told where to record; why it could not, if so."""
+    """Loads the library with the output of the recording. Returns the error, or None."""
     path = library_path()
     if path is None:
         return f"libmemlab.so is missing in {_PACKAGE / 'bin'}: install memlab again, or run `make` in a source tree"
-    # The library reads its settings when it is loaded, as it does when it is preloaded.
+    # The library reads its settings when it is loaded, as with LD_PRELOAD.
     before = os.environ.get("MEMLAB_OUTPUT")
     os.environ["MEMLAB_OUTPUT"] = output or before or _IN_MEMORY
     try:
@@ -158,6 +159,6 @@ def _load(output: str | None) -> str | None:
 
 
 def library_path() -> Path | None:
-    """Where libmemlab.so is: in the package, or in a source tree beside it; None: it is missing."""
+    """The path of libmemlab.so: in the package, or beside it in a source tree; None: it is missing."""
     candidates = [_PACKAGE / "bin" / "libmemlab.so", _PACKAGE.parent.parent / "target" / "release" / "libmemlab.so"]
     return next((path for path in candidates if path.exists()), None)

@@ -1,12 +1,12 @@
-"""The pytest plugin: limits on the GPU memory of tests, and a table of those that need most.
+"""The pytest plugin: limits on the GPU memory of tests, and a table of the most expensive ones.
 
     @pytest.mark.gpu_memory("2GiB")   # the test fails if it needs more at its peak
     @pytest.mark.gpu_leak(0)          # the test fails if it leaves memory allocated
 
     pytest --memlab                   # a table of the most expensive tests at the end
 
-Installed with the package; in a source tree: ``-p memlab.pytest_plugin``. It imports nothing until a test has one of these
-markers, or ``--memlab`` is given.
+Installed with the package; in a source tree: ``-p memlab.pytest_plugin``. It imports no other module before a test has one
+of these markers, or ``--memlab`` is given.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         try:
             limits[item] = limits_of(item)
         except pytest.UsageError as error:
-            # In a worker of pytest-xdist it would end the session without its message: there, the test has an error.
+            # In a worker of pytest-xdist it would end the session without its message. There, the test fails instead.
             if not hasattr(config, "workerinput"):
                 raise
             mistakes[item] = str(error)
@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class _Gathered:
-    """The figures of all tests; under pytest-xdist those of all workers, since they travel with the reports."""
+    """The figures of all tests. Under pytest-xdist they arrive with the reports of all workers."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config

@@ -1,4 +1,5 @@
-"""The memory of this program: `start` and `stop` record it, `tracker`, `watch` and `log` return it, `annotate` names parts.
+"""Recording of this program's memory: `start` and `stop` control it, `tracker`, `watch` and `log` return it, `annotate`
+names parts.
 
 >>> import memlab
 >>> memlab.recording.watch is memlab.watch

@@ -1,4 +1,4 @@
-"""`memlab.log`: the memory of a step, to the logger of the training."""
+"""`memlab.log`: sends the memory of a step to the training's logger."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _intervals: dict[int, Interval] = {}
 
 
 def log(step: int | None = None, logger: Any = None, *, prefix: str = "memlab/", device: Device = None) -> dict[str, int]:
-    """Logs what the memory of a device did since the last call, and returns that: names and bytes.
+    """Logs the memory of a device since the last call, and returns the figures: names and bytes.
 
         for step, batch in enumerate(loader):
             train(batch)
@@ -22,20 +22,20 @@ def log(step: int | None = None, logger: Any = None, *, prefix: str = "memlab/",
                 memlab.log(step, writer)
 
     ``peak``, ``growth`` and ``kept`` are those of `memlab.watch`, with the time since the last call as the block: ``peak``
-    is what `torch.cuda.max_memory_allocated()` would be, had it been reset then. ``allocated``, ``reserved``, ``used``: now.
-    ``peak_reserved``: the most since the last call. ``at_peak/parameter`` and so on: by category, at that peak.
+    equals `torch.cuda.max_memory_allocated()` after a reset at the last call. ``allocated``, ``reserved``, ``used``: current
+    values. ``peak_reserved``: the maximum since the last call. ``at_peak/parameter`` and so on: by category, at that peak.
 
     Args:
-        step: what the figures belong to; None: the optimizer steps so far.
-        logger: a logger of Lightning, a SummaryWriter, a run of W&B, ``mlflow`` or a run of it, an Accelerator, a function
-            of figures and step, or a list of these. None: the active runs of W&B and MLflow, if there are any.
-        prefix: before each name.
+        step: the step of the figures; None: the number of optimizer steps so far.
+        logger: a Lightning logger, a SummaryWriter, a W&B run, ``mlflow`` or an MLflow run, an Accelerator, a function
+            of figures and step, or a list of these. None: the active runs of W&B and MLflow, if any.
+        prefix: put before each name.
         device: a number, ``"cuda:1"`` or a `torch.device`; None: torch's current device.
 
     Raises:
         TypeError: `logger` is no logger.
 
-    Without CUDA it returns an empty dict and logs nothing; one line on stderr says why.
+    Without CUDA it returns an empty dict and logs nothing; a line on stderr gives the reason.
 
     >>> import memlab
     >>> figures = memlab.log(0)

@@ -1,6 +1,6 @@
-"""`memlab.tracker`: what is on the GPU now, and was at the peak, by line, layer and category, as numbers.
+"""`memlab.tracker`: the GPU memory now and at the peak, by line, layer and category, as numbers.
 
-The figures come from live books in this process, from the same sums that the dashboard and the report show.
+The figures come from live books in this process: the same sums as in the dashboard and the report.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Totals(NamedTuple):
     allocated: int
     reserved: int
     used: int
-    """The whole device: also driver memory of libraries, the CUDA context, other processes."""
+    """Use of the whole device, including driver memory of libraries, the CUDA context and other processes."""
     peak_allocated: int
     peak_reserved: int
 
@@ -41,7 +41,7 @@ class Block(NamedTuple):
 
 
 class LineMemory(NamedTuple):
-    """What a line of the program allocated, in bytes. `file` is None for memory without a Python line."""
+    """Memory allocated by a line of the program, in bytes. `file` is None for memory without a Python line."""
 
     file: str | None
     line: int | None
@@ -49,9 +49,9 @@ class LineMemory(NamedTuple):
     code: str | None
     live: int
     at_peak: int
-    """Live when most was allocated on the device."""
+    """Live at the device's peak."""
     peak: int
-    """The most that the line held at once."""
+    """Maximum held by the line at once."""
     allocated: int
     allocations: int
     blocks: int
@@ -60,7 +60,7 @@ class LineMemory(NamedTuple):
 
 
 class LayerMemory(NamedTuple):
-    """What a layer holds, in bytes, without the layers inside it. `name` is None for memory outside any layer."""
+    """Memory held by a layer, in bytes, without the layers inside it. `name` is None for memory outside any layer."""
 
     root: str | None
     name: str | None
@@ -68,7 +68,7 @@ class LayerMemory(NamedTuple):
     live: int
     at_peak: int
     parameters: int
-    """As the four that follow: the most at once."""
+    """As the four that follow: the maximum at once."""
     gradients: int
     optimizer_state: int
     buffers: int
@@ -76,7 +76,7 @@ class LayerMemory(NamedTuple):
 
 
 class CategoryMemory(NamedTuple):
-    """What memory is used for, in bytes."""
+    """Memory of a category, in bytes."""
 
     category: str
     live: int
@@ -84,18 +84,18 @@ class CategoryMemory(NamedTuple):
 
 
 class Peak(NamedTuple):
-    """The moment at which most was allocated, in bytes and seconds since the recording began."""
+    """The moment with the most allocated memory, in bytes and seconds since the recording began."""
 
     allocated: int
     reserved: int
     used: int
     time_s: float
     step: int
-    """Optimizer steps that had ended."""
+    """Number of completed optimizer steps."""
 
 
 class Mark(NamedTuple):
-    """A moment that the program has named."""
+    """A moment named by the program."""
 
     name: str
     time_s: float
@@ -103,14 +103,14 @@ class Mark(NamedTuple):
     allocated: int
     reserved: int
     peak: int
-    """The most allocated at once until then, since the last `reset_peak`."""
+    """Maximum of allocated bytes until then, since the last `reset_peak`."""
 
 
 class Tracker:
     """The memory of this process. The first use starts the recording (`memlab.start`) if the program is not recorded yet.
 
     Sizes are bytes. `device` is a number, ``"cuda:1"`` or a `torch.device`; None: torch's current device. Without CUDA every
-    method returns zeros or an empty list, and one line on stderr says why.
+    method returns zeros or an empty list, and a line on stderr gives the reason.
 
     >>> import memlab
     >>> memlab.tracker.totals().allocated == sum(block.nbytes for block in memlab.tracker.live_blocks())
@@ -121,7 +121,7 @@ class Tracker:
         self._marks: list[Mark] = []
 
     def __repr__(self) -> str:
-        if not self.active:  # Printing starts no recording.
+        if not self.active:  # Printing does not start a recording.
             return f"<memlab.tracker: nothing is recorded: {self.why_not or 'call memlab.start()'}>"
         size, totals = _native.format_size, self.totals()
         return (
@@ -131,7 +131,7 @@ class Tracker:
 
     @property
     def active(self) -> bool:
-        """Whether books are kept.
+        """True if books are kept.
 
         >>> import memlab
         >>> memlab.tracker.active in (True, False)
@@ -141,7 +141,7 @@ class Tracker:
 
     @property
     def why_not(self) -> str | None:
-        """Why nothing is recorded; None: it is, or no tool was used yet.
+        """The reason why nothing is recorded; None: it is, or no tool was used yet.
 
         >>> import memlab
         >>> "empty results" in (memlab.tracker.why_not or "empty results")
@@ -151,8 +151,8 @@ class Tracker:
 
     @property
     def lost_events(self) -> int:
-        """How many events are missing, because they came faster than the recording could be kept below MEMLAB_TRACE_MAX.
-        0: every figure is exact.
+        """Number of missing events. Events are dropped if they come faster than the recording can be kept below
+        MEMLAB_TRACE_MAX. 0: every figure is exact.
 
         >>> import memlab
         >>> memlab.tracker.lost_events
@@ -183,7 +183,7 @@ class Tracker:
         return Rows(Block(*row) for row in _native.blocks(devices.index_of(device)))
 
     def by_line(self, device: Device = None) -> list[LineMemory]:
-        """What every line of the program holds, the largest first. They sum to what is allocated.
+        """Memory held by each line of the program, the largest first. The rows sum to the allocated memory.
 
         >>> import memlab
         >>> sum(line.live for line in memlab.tracker.by_line()) == memlab.tracker.totals().allocated
@@ -194,7 +194,7 @@ class Tracker:
         return Rows(LineMemory(*row[:3], text_of(*row[:2], row[3]), *row[4:]) for row in rows)
 
     def by_layer(self, device: Device = None) -> list[LayerMemory]:
-        """What every layer holds, the largest first. They sum to what is allocated.
+        """Memory held by each layer, the largest first. The rows sum to the allocated memory.
 
         >>> import memlab
         >>> sum(layer.live for layer in memlab.tracker.by_layer()) == memlab.tracker.totals().allocated
@@ -204,8 +204,8 @@ class Tracker:
         return Rows(LayerMemory(*row) for row in _native.layers(devices.index_of(device)))
 
     def by_category(self, device: Device = None) -> list[CategoryMemory]:
-        """What memory is used for: parameters, gradients, optimizer state, activations and so on, then what is no block of
-        PyTorch's: library workspaces, cached memory, the CUDA context, other processes. They sum to the device's use.
+        """Memory by category: parameters, gradients, optimizer state, activations and so on. Then memory outside PyTorch's
+        blocks: library workspaces, cached memory, the CUDA context, other processes. The rows sum to the device's use.
 
         >>> import memlab
         >>> sum(row.live for row in memlab.tracker.by_category()) == memlab.tracker.totals().used
@@ -215,7 +215,7 @@ class Tracker:
         return Rows(CategoryMemory(*row) for row in _native.categories(devices.index_of(device)))
 
     def peak(self, device: Device = None) -> Peak:
-        """The moment at which most was allocated, since the last `reset_peak`.
+        """The moment with the most allocated memory, since the last `reset_peak`.
 
         >>> import memlab
         >>> memlab.tracker.peak().allocated >= memlab.tracker.totals().allocated
@@ -225,7 +225,7 @@ class Tracker:
         return Peak(*_native.peak(devices.index_of(device)))
 
     def reset_peak(self, device: Device = None) -> None:
-        """What is allocated now becomes the peak. `torch.cuda.max_memory_allocated()` is not touched.
+        """Resets the peak to the current value. Does not affect `torch.cuda.max_memory_allocated()`.
 
         >>> import memlab
         >>> memlab.tracker.reset_peak()
@@ -236,7 +236,7 @@ class Tracker:
         _native.reset_peak(devices.index_of(device))
 
     def mark(self, name: str, device: Device = None) -> Mark:
-        """Remembers this moment under a name, in `marks`.
+        """Records this moment under a name, in `marks`.
 
         >>> import memlab
         >>> memlab.tracker.mark("loaded").name
@@ -249,7 +249,7 @@ class Tracker:
 
     @property
     def marks(self) -> list[Mark]:
-        """The moments that `mark` named, in order.
+        """The moments named by `mark`, in order.
 
         >>> import memlab
         >>> memlab.tracker.clear_marks()
@@ -269,7 +269,7 @@ class Tracker:
         self._marks.clear()
 
     def _ask(self) -> None:
-        """Asks which memory is whose. The interpreter answers between two bytecodes of its main thread."""
+        """Requests the owners of memory. The interpreter answers between two bytecodes of its main thread."""
         ensure_started()
         _native.ask_for_tags()
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Other people's trainers with memlab's batches: Hugging Face's Trainer, and Lightning's."""
+"""memlab's batches in other trainers: Hugging Face's Trainer, and Lightning's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["BigBatches", "offload_callback"]
 
 
 class BigBatches:
-    """Before ``transformers.Trainer`` among the bases of a class: its batches are computed in pieces that fit the GPU.
+    """A base class to put before ``transformers.Trainer``: batches are computed in pieces that fit the GPU.
 
         class Trainer(memlab.BigBatches, transformers.Trainer):
             pass
@@ -24,16 +24,16 @@ class BigBatches:
         trainer = Trainer(model, TrainingArguments(..., per_device_train_batch_size=512), train_dataset=…)
         trainer.micro_batch = 8    # or leave it out: as many samples as fit
 
-    Losses and gradients are those of the Trainer without it (`num_items_in_batch`, a `compute_loss` of your own, label
-    smoothing, gradient accumulation, fp16), to rounding. `memlab.accumulate` says which losses pieces are right for.
+    Losses and gradients are those of the Trainer alone (`num_items_in_batch`, your own `compute_loss`, label
+    smoothing, gradient accumulation, fp16), to rounding. See `memlab.accumulate` for the losses that pieces support.
 
     Attributes:
         micro_batch: samples in a piece; None: as many as fit.
-        memory: how much GPU memory the process may have allocated, as for `memlab.accumulate`.
+        memory: maximum GPU memory that the process may have allocated, as for `memlab.accumulate`.
 
     Raises:
-        RuntimeError: when a step begins, with DeepSpeed or FSDP; with several processes and no `micro_batch`, which all of
-            them need to have equally many pieces.
+        RuntimeError: when a step begins, with DeepSpeed or FSDP; with several processes without `micro_batch`, since all of
+            them need equally many pieces.
 
     >>> import memlab
     >>> class Trainer:  # In place of transformers.Trainer.
@@ -57,7 +57,7 @@ class BigBatches:
                 raise TypeError(f"{cls.__name__}: put memlab.BigBatches before {base.__name__} among its bases")
 
     if TYPE_CHECKING:
-        # Of transformers.Trainer.
+        # Attributes of transformers.Trainer.
         accelerator: Any
         args: Any
         model_accepts_loss_kwargs: bool
@@ -66,7 +66,7 @@ class BigBatches:
         compute_loss_context_manager: Any
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """Forward and backward of a batch, as the Trainer asks for it."""
+        """Runs forward and backward of a batch, as the Trainer expects it."""
         self._check()
         model.train()
         if self._losses is None or self._losses.model is not model:
@@ -89,12 +89,12 @@ class BigBatches:
 
 
 class _Losses(nn.Module):
-    """A Trainer's losses of pieces, as a model that returns them."""
+    """A Trainer's losses of pieces, as the outputs of a model."""
 
     def __init__(self, trainer: BigBatches, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        # Not as attributes of a module, which would be looked through for parameters.
+        # Not a module attribute, which would be searched for parameters.
         self.__dict__["trainer"] = trainer
         self.num_items_in_batch: Any = None
 
@@ -106,7 +106,7 @@ class _Losses(nn.Module):
 
 
 class _Scaled:
-    """What `accelerator.backward` does to a loss: by a share, and by a GradScaler if there is one."""
+    """The factors that `accelerator.backward` applies to a loss: a share, and a GradScaler if one is in use."""
 
     def __init__(self, share: float, scaler: Any) -> None:
         self.share = share
@@ -118,14 +118,14 @@ class _Scaled:
 
 
 def offload_callback(budget: str | int, *, recompute: bool = True, device: torch.device | str | None = None) -> Any:
-    """A callback of Lightning's Trainer with which what autograd saves stays within a budget of GPU memory.
+    """Returns a callback of Lightning's Trainer that limits the GPU memory of tensors saved by autograd to a budget.
 
         trainer = lightning.Trainer(callbacks=[memlab.offload_callback("8GiB")])
 
-    Each `training_step` runs in `memlab.offload_activations`, whose arguments these are.
+    Each `training_step` runs in `memlab.offload_activations`, with the same arguments.
 
     Raises:
-        ImportError: there is no Lightning.
+        ImportError: Lightning is not installed.
         ValueError: the budget is no size.
 
     >>> import memlab

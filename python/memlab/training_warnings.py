@@ -1,7 +1,8 @@
-"""What `memlab.InfinityBatch` warns of in a loop of one's own: categories for ``warnings``, each with the name of its rule.
+"""Warnings of `memlab.InfinityBatch` about your own training loop: categories for ``warnings``, each with the name of its
+rule.
 
-Each is issued once, until the model, the optimizer or the criterion is another. ``InfinityBatch(plan="strict")`` raises
-them, ``plan="quiet"`` does not look.
+Each is issued once for a given model, optimizer and criterion. ``InfinityBatch(plan="strict")`` raises them,
+``plan="quiet"`` disables the checks.
 
 >>> import memlab, warnings
 >>> warnings.filterwarnings("ignore", category=memlab.training_warnings.TrainingInEvalMode)
@@ -25,7 +26,7 @@ __all__ = [
 
 
 class TrainingWarning(UserWarning):
-    """Something that is probably left out in the loop of a training. `rule` names what, for programs.
+    """Something is probably missing in the loop of a training. `rule` identifies it, for programs.
 
     >>> import memlab, torch, warnings
     >>> model = torch.nn.Linear(3, 2)
@@ -41,7 +42,7 @@ class TrainingWarning(UserWarning):
 
 
 class GradientsNotZeroed(TrainingWarning):
-    """A backward adds to gradients with which the optimizer has stepped already."""
+    """A backward adds to gradients that the optimizer has already used."""
 
     rule = "gradients-not-zeroed"
 
@@ -52,7 +53,7 @@ class GradientsNotZeroed(TrainingWarning):
 
 
 class StepWithoutBackward(TrainingWarning):
-    """The optimizer steps, and no gradients were computed since its last step."""
+    """The optimizer steps without new gradients since its last step."""
 
     rule = "step-without-backward"
 
@@ -64,7 +65,7 @@ class StepWithoutBackward(TrainingWarning):
 
 
 class LossFromDetachedOutputs(TrainingWarning):
-    """The loss does not lead back to the model's outputs."""
+    """The loss has no graph that leads back to the model's outputs."""
 
     rule = "loss-from-detached-outputs"
 
@@ -76,7 +77,7 @@ class LossFromDetachedOutputs(TrainingWarning):
 
 
 class TrainingInEvalMode(TrainingWarning):
-    """A backward through a model that is in evaluation mode."""
+    """A backward runs through a model in evaluation mode."""
 
     rule = "training-in-eval-mode"
 
@@ -85,7 +86,7 @@ class TrainingInEvalMode(TrainingWarning):
 
 
 class ParametersWithoutGradient(TrainingWarning):
-    """Parameters that are to be trained have no gradient in the first step. Their `names` are told."""
+    """Trained parameters have no gradient in the first step. `names` contains their names."""
 
     rule = "parameters-without-gradient"
 

@@ -1,4 +1,4 @@
-"""`memlab.watch`: what one block of code does to GPU memory."""
+"""`memlab.watch`: the effect of one block of code on GPU memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class WatchedLine(NamedTuple):
-    """What a line did in a watched block, in bytes. `file` is None for memory without a Python line."""
+    """Memory of a line in a watched block, in bytes. `file` is None for memory without a Python line."""
 
     file: str | None
     line: int | None
@@ -27,7 +27,7 @@ class WatchedLine(NamedTuple):
     code: str | None
     at_start: int
     at_peak: int
-    """Held when most was allocated in the block; all lines sum to the peak."""
+    """Held at the peak of the block; all lines sum to the peak."""
     at_end: int
     allocated: int
     """Allocated in the block, whether freed since or not."""
@@ -36,7 +36,7 @@ class WatchedLine(NamedTuple):
 
 
 class WatchedLayer(NamedTuple):
-    """What a layer held in a watched block, in bytes, without the layers inside it."""
+    """Memory held by a layer in a watched block, in bytes, without the layers inside it."""
 
     root: str | None
     name: str | None
@@ -47,7 +47,7 @@ class WatchedLayer(NamedTuple):
 
 
 class WatchedCategory(NamedTuple):
-    """What memory was used for in a watched block, in bytes."""
+    """Memory of a category in a watched block, in bytes."""
 
     category: str
     at_peak: int
@@ -55,7 +55,7 @@ class WatchedCategory(NamedTuple):
 
 
 class TimelinePoint(NamedTuple):
-    """What happened from a moment on, in nanoseconds since the block began and bytes allocated; `reserved`: at most."""
+    """The memory from a moment on, in nanoseconds since the block began and bytes allocated; `reserved`: the maximum."""
 
     time: int
     least: int
@@ -69,17 +69,17 @@ class Timeline(NamedTuple):
 
     duration: int
     peak_time: int
-    """When most was allocated, since the block began."""
+    """Time of the peak, since the block began."""
     width: int
-    """How long a point lasts. After it, until the next one, nothing changed."""
+    """Duration of a point. Between its end and the next point, nothing changed."""
     points: list[TimelinePoint]
 
 
 class watch:
-    """Measures a block of code: its peak, what it keeps, and its lines and layers. A context manager and a decorator.
+    """Measures a block of code: its peak, the memory it keeps, and its lines and layers. A context manager and a decorator.
 
-    Watches nest; neither the tracker's peak nor `torch.cuda.max_memory_allocated()` is touched. Until the block has ended,
-    the figures are those until now. As a decorator it measures each call and prints it; `last` is the watch of the last.
+    Watches nest. They affect neither the tracker's peak nor `torch.cuda.max_memory_allocated()`. Until the block has ended,
+    the figures are the current ones. The decorator measures and prints each call; `last` is the watch of the last call.
 
     >>> import memlab
     >>> with memlab.watch() as watched:
@@ -88,7 +88,7 @@ class watch:
     0
     """
 
-    _id = 0  # Of the class, so that `__del__` finds it where `__init__` was given wrong arguments.
+    _id = 0  # A class attribute, so that `__del__` finds it if `__init__` raised.
 
     def __init__(self, device: Device = None) -> None:
         self._wanted = device
@@ -122,7 +122,7 @@ class watch:
         self._drop()
 
     def _drop(self, drop: Callable[[int], None] = _native.watch_drop) -> None:
-        # A default argument outlives the names of modules, which the interpreter clears at its end.
+        # Kept as a default argument, since the interpreter clears the names of modules at its end.
         if self._id:
             drop(self._id)
             self._id = 0
@@ -144,7 +144,7 @@ class watch:
 
     @property
     def peak(self) -> int:
-        """The most bytes allocated at once in the block: `torch.cuda.max_memory_allocated()`, had it been reset before.
+        """Maximum bytes allocated at once in the block: `torch.cuda.max_memory_allocated()`, if reset at its start.
 
         >>> import memlab
         >>> with memlab.watch() as watched:
@@ -168,7 +168,7 @@ class watch:
 
     @property
     def growth(self) -> int:
-        """How far the peak is above the start.
+        """The peak minus the start.
 
         >>> import memlab
         >>> with memlab.watch() as watched:
@@ -181,7 +181,7 @@ class watch:
 
     @property
     def kept(self) -> int:
-        """How much more is allocated at the end than at the start; negative if the block freed more than it kept.
+        """The end minus the start; negative if the block freed more than it kept.
 
         >>> import memlab
         >>> with memlab.watch() as watched:
@@ -194,7 +194,7 @@ class watch:
 
     @property
     def peak_reserved(self) -> int:
-        """The most bytes that PyTorch's allocator reserved in the block.
+        """Maximum bytes that PyTorch's allocator reserved in the block.
 
         >>> import memlab
         >>> with memlab.watch() as watched:
@@ -206,7 +206,7 @@ class watch:
 
     @property
     def has_gap(self) -> bool:
-        """Whether events are missing: the figures are those until then.
+        """True if events are missing: the figures end at the first missing one.
 
         >>> import memlab
         >>> with memlab.watch() as watched:
@@ -218,7 +218,7 @@ class watch:
 
     @property
     def lines(self) -> list[WatchedLine]:
-        """What every line did, the largest at the peak first.
+        """Memory of each line, the largest at the peak first.
 
         >>> import memlab
         >>> with memlab.watch() as watched:
@@ -231,7 +231,7 @@ class watch:
 
     @property
     def layers(self) -> list[WatchedLayer]:
-        """What every layer held, the largest at the peak first.
+        """Memory held by each layer, the largest at the peak first.
 
         >>> import memlab
         >>> with memlab.watch() as watched:
@@ -243,7 +243,7 @@ class watch:
 
     @property
     def categories(self) -> list[WatchedCategory]:
-        """What memory was used for; at the peak they sum to what was in use on the device then.
+        """Memory by category. At the peak the rows sum to the device's use at that time.
 
         >>> import memlab
         >>> with memlab.watch() as watched:

@@ -1,1 +1,1 @@
-"""Activations off the GPU: what `memlab.offload_activations` is made of."""
+"""Activations off the GPU: the implementation of `memlab.offload_activations`."""

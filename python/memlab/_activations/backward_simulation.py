@@ -1,4 +1,4 @@
-"""A backward without its computation: what a choice has it load, and how much memory is in use by what it makes again."""
+"""Simulates a backward without its computation: the order of loads for a choice, and the memory of recomputed values."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class SimulatedOperation:
-    """An operation of a forward, by the numbers of its values."""
+    """An operation of a forward, with the numbers of its values."""
 
     inputs: Sequence[int]
     outputs: Sequence[int]
 
 
 class BackwardSimulation:
-    """Plays the reads of a backward, with some values stored and the others made again.
+    """Replays the reads of a backward, with some values stored and the others recomputed.
 
-    A value that is made again stays until its last reader has it, as in `OffloadedForward`.
+    A recomputed value stays in memory until its last reader has it, as in `OffloadedForward`.
     """
 
     def __init__(
@@ -42,16 +42,16 @@ class BackwardSimulation:
         self._left = list(self._uses)
         self._there: set[int] = set()
         self._in_use = 0
-        #: The stored values in the order in which they are read first.
+        #: The stored values in the order of their first reads.
         self.order: list[int] = []
-        #: The most bytes of values made again, and which these are.
+        #: Peak bytes of recomputed values, and the values at that peak.
         self.peak = 0
         self.at_peak: list[int] = []
         for value in reads:
             self._read(value)
 
     def _read(self, value: int) -> None:
-        """Without recursion: chains can be longer than Python's stack."""
+        """Reads a value, without recursion: chains can be longer than Python's stack."""
         open_values = [value]
         while open_values:
             last = open_values[-1]
@@ -65,7 +65,7 @@ class BackwardSimulation:
         self._served(value)
 
     def _missing(self, value: int) -> list[int]:
-        """What has to be there before a value can be made again."""
+        """The values that must exist before a value can be recomputed."""
         maker = self._maker.get(value)
         if maker is None:
             return []

@@ -1,4 +1,4 @@
-"""Copies of activations to host memory and back, one stream of them for each device."""
+"""Copies of activations to host memory and back, with one stream per device."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from memlab import _native
 from memlab._tools.host_memory import available_host_memory
 from memlab._tools.messages import warn_once
 
-# What is left to the rest of the machine.
+# Host memory left to the rest of the machine.
 _SPARE_ON_HOST = 1 << 30
 _COPY_STREAMS: dict[torch.device, CopyStream] = {}
-# A forked child has none of the threads that copy, and makes streams of its own. (Those of its parent stay, unused.)
+# A forked child has none of the copying threads, and creates new streams. (Those of its parent stay, unused.)
 _COPY_STREAMS_OF_PARENTS: list[dict[torch.device, CopyStream]] = []
 
 
 def copied_nbytes() -> int:
-    """What was ever copied to the host, of all devices."""
+    """Total bytes copied to the host so far, from all devices."""
     return sum(copy_stream.copied_nbytes for copy_stream in tuple(_COPY_STREAMS.values()))
 
 
@@ -31,13 +31,13 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class CopyStream:
-    """The stream of copies of a device, and the host memory that they use. It lives as long as the process."""
+    """The copy stream of a device, and the host memory that it uses. It lives as long as the process."""
 
     def __init__(self, device: torch.device) -> None:
         self.native = _native.OffloadStream(device.index if device.type == "cuda" else None)
         self._refused = False
         self._bytes_per_second: float | None = None
-        #: All that was ever copied to the host.
+        #: Total bytes copied to the host.
         self.copied_nbytes = 0
 
     @staticmethod
@@ -48,24 +48,24 @@ class CopyStream:
         return copy_stream
 
     def save(self, storage: torch.UntypedStorage, stream: int) -> _native.HostCopy | None:
-        """Begins to copy a storage to the host; None if the host has no memory for it, which is said once."""
+        """Begins to copy a storage to the host; None if the host has no memory for it, which is reported once."""
         nbytes = storage.nbytes()
         growth = self.native.growth(nbytes)
         if growth and not self._grow(growth):
             return None
         try:
             copy = self.native.save(storage.data_ptr(), nbytes, stream)
-        except MemoryError:  # Another thread has taken the place meanwhile.
+        except MemoryError:  # Another thread has taken the memory meanwhile.
             return None
         self.copied_nbytes += nbytes
         return copy
 
     def measure(self) -> None:
-        """Begins to measure how fast copies are, unless that is known."""
+        """Begins to measure the speed of copies, unless it is known."""
         self.native.timed(self._bytes_per_second is None)
 
     def bytes_per_second(self) -> float | None:
-        """How fast copies are; None if there were none since `measure`. Waits for those."""
+        """The speed of copies; None if no copy was made since `measure`. Waits for the measured copies."""
         if self._bytes_per_second is None:
             self._bytes_per_second = self.native.bytes_per_second()
         self.native.timed(False)

@@ -1,4 +1,4 @@
-"""Histories of forwards of the same kind, from which the schedule of the next one is made."""
+"""Histories of similar forwards, which determine the schedule of the next one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memlab._activations.copy_streams import CopyStream
 from memlab._activations.forward_profile import ForwardProfile
 from memlab._activations.offload_schedule import OffloadSchedule
 
-# How many kinds of forwards are remembered, and how often one may turn out to be another.
+# Maximum number of remembered kinds of forwards, and of restarts of a history whose forwards differ.
 _MAX_SIGNATURES = 256
 _MAX_RESTARTS = 3
 
@@ -20,29 +20,29 @@ _MAX_RESTARTS = 3
 class ForwardHistory(Protocol):
     """The history of forwards of one kind."""
 
-    #: The contents that the last backward read from the host; None: where it paused.
+    #: The contents that the last backward read from the host; None: a pause.
     order: list[Any]
 
     def begin(self) -> tuple[OffloadSchedule, ForwardProfile | None]:
-        """The schedule of a forward, and the profile that it is to be noted in."""
+        """The schedule of a forward, and the profile that records it."""
 
     def ended(self, operations: int, *, has_saved: bool, offered_nbytes: int) -> None:
-        """A forward has ended, after so many operations; whether autograd has saved something that can be moved, and bytes
-        of it that were copied to the host or could have been."""
+        """Records the end of a forward: the number of its operations, whether autograd has saved movable contents, and the
+        bytes of these that were copied to the host or could have been."""
 
 
 class ForwardHistories(Protocol):
     """The histories of forwards, by their kind."""
 
     def beginning_with(self, signature: Any) -> ForwardHistory:
-        """Those that begin with the same operation on the same shapes."""
+        """The history of forwards that begin with the same operation on the same shapes."""
 
 
 class SignatureHistory:
     """The forwards that begin with the same operation on the same shapes.
 
-    The first one shows which contents the program holds anyway, and in which order they are read; the second, how long its
-    operations take. From the third on there is a schedule.
+    The first forward shows which contents the program holds anyway, and the order of their reads. The second shows the times
+    of its operations. From the third on, a schedule exists.
     """
 
     def __init__(self, device: torch.device, budget: int, *, recompute: bool) -> None:
@@ -52,7 +52,7 @@ class SignatureHistory:
         self._recompute = recompute
         self._forwards = 0
         self._restarts_left = _MAX_RESTARTS
-        # Whether there was nothing to do in the last forward, as without gradients: then nothing is looked at.
+        # True if the last forward saved nothing, as without gradients: then forwards are not profiled.
         self._is_idle = False
         self._profile: ForwardProfile | None = None
         self._operations = 0
@@ -87,7 +87,7 @@ class SignatureHistory:
         return self.schedule, self._profile
 
     def _cautious(self, held: frozenset[Any]) -> OffloadSchedule:
-        """Nothing is known yet: copies what does not fit."""
+        """A schedule without knowledge of the forward: copies the contents that do not fit."""
         moving = self._budget // 4
         keep = self._budget - moving
         return OffloadSchedule(pending_nbytes=moving, ahead_nbytes=moving, keep_nbytes=keep, held=held, evicts=True)

@@ -1,4 +1,4 @@
-"""The profile of a forward and its backward, and the schedule of the next ones that follows from it."""
+"""The profile of a forward and its backward, and the schedule derived from it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from memlab._activations.backward_simulation import BackwardSimulation, Simulate
 from memlab._activations.offload_schedule import OffloadSchedule
 from memlab._activations.storage_contents import StorageContent
 
-# How much of the time of a forward's operations copies are planned to fill.
+# Share of the time of a forward's operations that copies may fill.
 _COPY_TIME_SHARE = 0.8
 _UNSTORABLE_NBYTES = 1 << 44
-# Memory for copies ahead of need is given up if that saves such a share of a forward's time. Less is lost again: what longer
-# chains are made of is needed at once.
+# Memory for prefetching is given up only if that saves at least this share of a forward's time. A smaller gain is lost
+# again: longer chains need their inputs at once.
 _WORTHWHILE_SHARE = 0.15
-# How much of the budget may be on its way to the host. The rest is for what never leaves.
+# Share of the budget that may be on its way to the host. The rest is for contents that stay.
 _PENDING_SHARE = 0.5
 
 
 @dataclass(slots=True)
 class _Value:
-    """A content, as long as the profile lasts."""
+    """A content, recorded for the lifetime of the profile."""
 
     key: Any
     nbytes: int
@@ -37,7 +37,7 @@ class _Value:
 
     @property
     def cost(self) -> int:
-        """What storing it takes. What is overwritten before backward needs it would have to be copied at once: never."""
+        """Bytes to store it. A value overwritten before it is saved would need an immediate copy: it is never stored."""
         return _UNSTORABLE_NBYTES if self.is_overwritten and not self.is_saved else self.nbytes
 
 
@@ -52,32 +52,32 @@ class _Operation:
 
 @dataclass(frozen=True)
 class _Choice:
-    """What is done with the operations and values of a forward."""
+    """The treatment of a forward's operations and values."""
 
     recomputed: list[bool]
     stored: list[bool]
     #: The stored values, by their number, in the order in which backward reads them.
     order: list[int]
-    #: The most bytes of values that are made again.
+    #: Peak bytes of recomputed values.
     working: int
-    #: What it takes in time.
+    #: The time that it costs.
     nanoseconds: float
 
 
 class ForwardProfile:
-    """The operations of a forward with their times, what each read and made, and what backward asked for."""
+    """The operations of a forward with their times, inputs and outputs, and the reads of backward."""
 
     def __init__(self, device: torch.device) -> None:
         self._is_cuda = device.type == "cuda"
         self._values: list[_Value] = []
         self._operations: list[_Operation] = []
         self._reads: list[int] = []
-        # Those of operations that can run again, until the forward has ended.
+        # Parameters read by repeatable operations, until the forward has ended.
         self._parameters: list[tuple[int, list[Tensor]]] = []
         self.largest = 0
 
     def clock(self) -> Any:
-        """Now, on the device."""
+        """The current time on the device."""
         if not self._is_cuda:
             return time.perf_counter_ns()
         event = torch.cuda.Event(enable_timing=True)
@@ -85,16 +85,16 @@ class ForwardProfile:
         return event
 
     def made(self, content: StorageContent) -> None:
-        """A content that was not there before: they are numbered in this order."""
+        """Records a new content. Contents are numbered in this order."""
         self._values.append(_Value(content.key, content.nbytes))
         self.largest = max(self.largest, content.nbytes)
 
     def saved(self, content: StorageContent) -> None:
-        """Backward needs a content."""
+        """Records that backward needs a content."""
         self._values[content.number].is_saved = True
 
     def overwritten(self, content: StorageContent) -> None:
-        """A content is gone: another one is in its memory."""
+        """Records that another content has overwritten this one."""
         self._values[content.number].is_overwritten = True
 
     def ran(
@@ -106,7 +106,7 @@ class ForwardProfile:
         began: Any,
         ended: Any,
     ) -> None:
-        """An operation ran."""
+        """Records an operation that ran."""
         made = [content.number for content in outputs if content is not None]
         if is_repeatable and made:
             self._parameters.append((len(self._operations), parameters))
@@ -114,26 +114,26 @@ class ForwardProfile:
         self._operations.append(_Operation(numbers, made, is_repeatable, began, ended))
 
     def ended(self) -> None:
-        """The forward has ended. Parameters that are freed by then, as FSDP's are, cannot be read again in any backward."""
+        """Ends the forward. Parameters that are freed by then, as FSDP's are, cannot be read again in any backward."""
         for index, parameters in self._parameters:
             if any(one.numel() and not one.untyped_storage().nbytes() for one in parameters):
                 self._operations[index].is_repeatable = False
         self._parameters.clear()
 
     def read(self, content: StorageContent) -> None:
-        """Backward reads a content."""
+        """Records that backward reads a content."""
         self._reads.append(content.number)
 
     def loaded(self, content: StorageContent) -> None:
-        """A content came back from the host: if it is still where it was, the program holds it."""
+        """Records that a content was loaded from the host: if its memory is still alive, the program holds it."""
         if not content.weak.expired():
             self._values[content.number].is_held = True
 
     def until_now(self) -> ForwardProfile:
-        """What is known by now: the forward may go on, in another thread."""
+        """A snapshot of the profile: the forward may go on, in another thread."""
         profile = copy.copy(self)
         profile._operations, profile._reads = list(self._operations), list(self._reads)
-        # Last, as the others name them.
+        # Copied last, since the other lists refer to it.
         profile._values = list(self._values)
         return profile
 
@@ -147,7 +147,7 @@ class ForwardProfile:
     def schedule(
         self, budget: int, bytes_per_second: float | None, held: frozenset[Any], *, recompute: bool
     ) -> OffloadSchedule:
-        """The schedule with the least time. Waits until the forward is done."""
+        """The schedule with the least time. Waits until the GPU has completed the forward."""
         held |= self.held()
         values = [(0 if value.key in held else value.cost, value.is_saved) for value in self._values]
         fits = sum(nbytes for nbytes, is_saved in values if is_saved) <= budget
@@ -170,10 +170,10 @@ class ForwardProfile:
         )
 
     def _choice(self, values: list[tuple[int, bool]], budget: int, bytes_per_second: float) -> _Choice:
-        """What is stored, and what runs again.
+        """Chooses the values to store and the operations to recompute.
 
-        What is made again is in memory until it is read, and so is what is loaded ahead: at first each has half of the
-        budget. If that leaves so much to be stored that the bus is waited for, what is made again may have nearly all.
+        Recomputed values stay in memory until they are read, and so do prefetched ones: at first each group has half of the
+        budget. If backward then waits for the bus, recomputed values may take nearly all of it.
         """
         times = [self._nanoseconds(operation) for operation in self._operations]
         room = budget + int(_COPY_TIME_SHARE * bytes_per_second * sum(times) / 1e9)
@@ -186,7 +186,8 @@ class ForwardProfile:
     def _choice_within(
         self, working: int, times: list[int], values: list[tuple[int, bool]], room: int, ns_per_byte: float
     ) -> _Choice:
-        """Where a chain of values that are made again takes more than `working` bytes, some of them are stored after all."""
+        """A choice in which chains of recomputed values take at most `working` bytes: longer ones are cut by storing
+        values."""
         nbytes = [value.nbytes for value in self._values]
         steps = [SimulatedOperation(operation.inputs, operation.outputs) for operation in self._operations]
         stored_after_all: set[int] = set()
@@ -213,13 +214,13 @@ class ForwardProfile:
 
 
 def _cuts(chain: list[int], nbytes: list[int], working: int) -> set[int]:
-    """The values to store of a chain, so that what lies between them takes no more than `working` bytes: small ones."""
+    """Values of a chain to store, so that the values between them take at most `working` bytes. Prefers small values."""
     cuts: set[int] = set()
     begin, in_use = 0, 0
     for index, value in enumerate(chain):
         in_use += nbytes[value]
         if in_use > working and index > begin:
-            # Not in the first half, or pieces would be much smaller than they may be.
+            # Not in the first half, since pieces would be much smaller than allowed.
             at = min(range((begin + index + 1) // 2, index + 1), key=lambda position: nbytes[chain[position]])
             cuts.add(chain[at])
             begin, in_use = at + 1, sum(nbytes[one] for one in chain[at + 1 : index + 1])

@@ -1,4 +1,4 @@
-"""A block of a program in which activations are offloaded: its hooks, and the forward that runs in it."""
+"""A block that offloads activations: its hooks, and the forward that runs in it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from memlab._paging.torch_private import OperationMode, backward_number, exclude
 
 
 class OffloadMode(OperationMode):
-    """Shows an `OffloadedForward` each operation, and each tensor that autograd saves."""
+    """Passes each operation, and each tensor that autograd saves, to an `OffloadedForward`."""
 
-    #: Control flow such as torch.cond runs as without it.
+    #: Control flow such as torch.cond runs as without this mode.
     supports_higher_order_operators = True
 
     def __init__(self, device: torch.device, histories: ForwardHistories) -> None:
@@ -23,12 +23,12 @@ class OffloadMode(OperationMode):
         self._device = device
         self._histories = histories
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack)
-        #: The forward that runs, once it has begun.
+    #: The running forward, once it has begun.
         self.forward: OffloadedForward | None = None
 
     @classmethod
     def is_infra_mode(cls) -> bool:
-        """So that torch.compile compiles inside of it."""
+        """True, so that torch.compile compiles within this mode."""
         return True
 
     def __enter__(self) -> Any:
@@ -43,7 +43,7 @@ class OffloadMode(OperationMode):
             self.forward = None
 
     def release_copied(self) -> None:
-        """Lets all storages go that are being copied to the host, as soon as they are there."""
+        """Frees all storages that are being copied to the host, as soon as the copies are complete."""
         if self.forward is not None:
             self.forward.release_copied()
 
@@ -89,6 +89,6 @@ def _unpack(saved: Any) -> Tensor:
     return saved if isinstance(saved, Tensor) else saved.unpack()
 
 
-# What runs within compiled code is not compiled itself.
+# These functions run within compiled code, and must not be compiled.
 for _function in (OffloadMode._pack, _unpack):
     exclude_from_compile(_function, calls=True)

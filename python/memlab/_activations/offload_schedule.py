@@ -1,4 +1,4 @@
-"""The schedule of a forward: which contents stay, leave, or are computed again."""
+"""The schedule of a forward: the contents that stay, leave, or are recomputed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class OffloadSchedule:
-    """A schedule is advice: a forward that it was not made for is computed as rightly, more slowly."""
+    """A schedule is advice: a forward that does not match it is computed correctly, but more slowly."""
 
     def __init__(
         self,
@@ -21,24 +21,24 @@ class OffloadSchedule:
         evicts: bool = False,
         order: Sequence[Any] = (),
     ) -> None:
-        #: How many bytes may be on their way to the host.
+        #: Maximum bytes on their way to the host.
         self.pending_nbytes = pending_nbytes
-        #: How many bytes may be on their way back before they are asked for.
+        #: Maximum bytes on their way back before backward reads them.
         self.ahead_nbytes = ahead_nbytes
-        #: How many bytes may stay on the device.
+        #: Maximum bytes that stay on the device.
         self.keep_nbytes = keep_nbytes
-        #: How many bytes leave before the first may stay: what is made last is needed first.
+        #: Bytes that leave before the first content may stay: contents made last are needed first.
         self.offload_nbytes = offload_nbytes
-        #: The operations that run again in backward, by their number.
+        #: Numbers of the operations that are recomputed in backward.
         self.recomputed = recomputed
         #: The contents that the program holds anyway.
         self.held = held
-        #: Whether all stays that fits, and what was made first leaves for the rest: for forwards of which nothing is known.
+        #: True for unknown forwards: contents stay while they fit, and the oldest ones leave first.
         self.evicts = evicts
         self.ordered(order)
 
     def ordered(self, order: Sequence[Any]) -> None:
-        """The contents that a backward read from the host, in this order; None: where it paused."""
+        """Sets the contents that a backward read from the host, in this order; None: a pause."""
         self.order = order
         self.position = {key: index for index, key in enumerate(order) if key is not None}
         self.pauses = [index for index, key in enumerate(order) if key is None]

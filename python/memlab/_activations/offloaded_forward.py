@@ -1,4 +1,4 @@
-"""One forward, and the backward that follows: what autograd saves is copied to the host or made again, within a budget."""
+"""One forward and its backward: contents that autograd saves are copied to the host or recomputed, within a budget."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ from memlab._paging.torch_private import (
     without_graph,
 )
 
-# Smaller ones stay where they are: a copy of them takes longer to ask for than to do.
+# Smaller contents stay on the device: requesting a copy would take longer than the copy.
 SMALLEST = 1 << 20
 
 
 class SavedTensor:
-    """What autograd gets for a tensor."""
+    """The value that autograd keeps in place of a tensor."""
 
     __slots__ = ("content", "forward", "view")
 
@@ -63,7 +63,7 @@ class SavedTensor:
 
 
 class OffloadedForward:
-    """All that is known of one forward. Autograd's graph keeps it until backward is done."""
+    """The state of one forward. Autograd's graph keeps it until backward is done."""
 
     def __init__(self, device: torch.device, histories: ForwardHistories, signature: Any) -> None:
         self.device = device
@@ -71,37 +71,37 @@ class OffloadedForward:
         self.schedule, self.profile = self._history.begin()
         self.copy_stream = CopyStream.of(device)
         self.stream = raw_stream(device)
-        # What products are rounded by; backward is taken to have the same.
+        # Settings that affect the rounding of products; assumed to be the same in backward.
         self._numerics = numerics()
         self.operations = 0
         self._unknown = 0
-        # By the number of their storage; emptied when the forward ends.
+        # By storage key; emptied when the forward ends.
         self._contents: dict[int, StorageContent] = {}
-        # The same of what the current operation has overwritten.
+        # Contents that the current operation has overwritten, by storage key.
         self._overwritten: dict[int, StorageContent] = {}
-        # What operations that run again are given as it is, by the number of its storage.
+        # Arguments of repeatable operations that are kept as they are, by storage key.
         self._given: dict[int, list[weakref.ref[KeptTensor]]] = {}
         self._made: list[weakref.ref[StorageContent]] = []
         self._by_key: dict[Any, weakref.ref[StorageContent]] = {}
-        # What is kept, but may leave for others, in the order in which it was made.
+        # Kept contents that may leave for others, in the order of their creation.
         self._residents: deque[weakref.ref[StorageContent]] = deque()
         self._pending_copies: deque[PendingCopy] = deque()
         self._pending_nbytes = 0
         self._offloaded = 0
         self._kept = 0
-        # Loaded, but not asked for yet.
+        # Bytes loaded, but not read yet.
         self._ahead = 0
         self._position = 0
         self._pauses = 0
         self._has_saved = False
-        # The contents that come back from the host, in this order.
+        # The contents that return from the host, in this order.
         self._order = self._history.order
 
-    # Forward: what autograd saves. ----------------------------------------------------------------------------------------
+    # Forward: tensors that autograd saves. --------------------------------------------------------------------------------
 
     def pack(self, tensor: Tensor) -> KeptTensor | SavedTensor:
-        """What autograd is to keep of a tensor."""
-        # Without a graph: autograd gives a node's outputs with the node, which would then keep itself.
+        """The value that autograd keeps for a tensor."""
+        # Without a graph: autograd passes a node's outputs with the node, which would then keep itself alive.
         if type(tensor) is not Tensor or not self._is_movable(tensor):
             return KeptTensor(without_graph(tensor))
         content = self._content_of(tensor)
@@ -132,13 +132,13 @@ class OffloadedForward:
         )
 
     def _content_of(self, tensor: Tensor) -> StorageContent | None:
-        """The content that a tensor looks at; None if it stays in memory anyway: parameters, inputs."""
+        """The content of a tensor's storage; None if it stays in memory anyway, as parameters and inputs do."""
         storage = tensor.untyped_storage()
         content = self._contents.get(storage_key(storage))
         version = version_of(tensor)
         if content is not None and content.is_of(version):
             return content if content.stream == self.stream else None
-        # Compiled code allocates behind PyTorch's back; the program has parameters, inputs and buffers of its own.
+        # Compiled code allocates without dispatching operations; the program holds parameters, inputs and buffers itself.
         base = base_of(tensor)
         if isinstance(base, nn.Parameter) or (tensor.is_leaf and tensor.requires_grad):
             return None
@@ -152,7 +152,7 @@ class OffloadedForward:
 
     def _note(self, key: Any, storage: torch.UntypedStorage, version: int, *, is_written: bool = False) -> StorageContent:
         content = StorageContent(key, len(self._made), storage, version, is_written=is_written)
-        # Memory of another stream would be free before this one has read it.
+        # The allocator could reuse memory of another stream before this stream has read it.
         content.stream = raw_stream(self.device)
         self._contents[storage_key(storage)] = content
         reference = weakref.ref(content)
@@ -179,7 +179,7 @@ class OffloadedForward:
         self._kept += content.nbytes
 
     def _offload(self, content: StorageContent, tensor: Tensor) -> bool:
-        """Begins to copy a content to the host. Returns False if there is no memory for it."""
+        """Begins to copy a content to the host. Returns False if the host has no memory for it."""
         storage = tensor.untyped_storage()
         copy = self.copy_stream.save(storage, self.stream)
         if copy is None:
@@ -193,11 +193,11 @@ class OffloadedForward:
         return True
 
     def _evict(self) -> None:
-        """Copies what was kept first to the host, until the rest fits."""
+        """Copies the oldest kept contents to the host, until the rest fits."""
         while self._residents and self._kept > self.schedule.keep_nbytes:
             content = self._residents.popleft()()
             kept = None if content is None else content.kept
-            # What was written to since raises in backward, as autograd would have it.
+            # A content that was overwritten raises in backward, as in autograd.
             if content is None or kept is None or not kept.is_unchanged:
                 continue
             if not self._offload(content, kept.tensor):
@@ -207,19 +207,19 @@ class OffloadedForward:
             self._kept -= content.nbytes
 
     def release_copied(self, limit: int = 0) -> None:
-        """Lets storages go that were copied longest ago, until no more than `limit` bytes are on their way."""
+        """Frees the storages copied longest ago, until at most `limit` bytes are on their way."""
         while self._pending_nbytes > limit and self._pending_copies:
             self._pending_nbytes -= self._pending_copies.popleft().release_copied(self.stream)
 
     # Forward: the operations. ---------------------------------------------------------------------------------------------
 
     def before(self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        """An operation is about to run: what it writes to is no longer what it was."""
+        """Called before an operation runs: the contents that it overwrites become invalid."""
         if self._overwritten:
             self._overwritten.clear()
         is_written = writes_silently(operation)
         if is_written or not torch.is_grad_enabled():
-            # In custom functions kernels that PyTorch does not see may write to what these are given.
+            # In custom functions, kernels that PyTorch does not see may write to their arguments.
             for tensor in tree_leaves((arguments, keywords)):
                 if isinstance(tensor, Tensor):
                     self._mistrust(tensor, is_written=is_written)
@@ -230,7 +230,7 @@ class OffloadedForward:
                     self._forget(tensor)
 
     def _mistrust(self, tensor: Tensor, *, is_written: bool) -> None:
-        """Something may have been written to a tensor, or is about to be: what is saved of it from now on is copied."""
+        """Marks a tensor that something may have written to, or is about to: from now on its saved contents are copied."""
         key = tensor_key(tensor)
         if is_written:
             self._forget(tensor)
@@ -250,7 +250,7 @@ class OffloadedForward:
             return
         self._overwritten[key] = content
         if content.kept is not None and content.uses and not content.is_saved:
-            # What is computed from it again has to see it as it was.
+            # Recomputation from it needs its previous values.
             content.kept = KeptTensor(all_bytes(tensor.untyped_storage()).clone())
         if content.pending_copy is not None:
             self._pending_nbytes -= content.pending_copy.release_copied(self.stream)
@@ -258,7 +258,7 @@ class OffloadedForward:
     def inputs(
         self, arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> tuple[list[StorageContent], list[Tensor], bool]:
-        """What an operation is about to read: contents, parameters, and whether all else stays in memory anyway."""
+        """The inputs of an operation: contents, parameters, and whether all others stay in memory anyway."""
         contents: list[StorageContent] = []
         parameters: list[Tensor] = []
         is_known = True
@@ -282,13 +282,13 @@ class OffloadedForward:
             return None
         key = storage_key(tensor.untyped_storage())
         content = self._overwritten.get(key) or self._contents.get(key)
-        # Another version has been written where this mode does not see it.
+        # Another version was written by an operation that this mode does not see.
         return content if content is not None and content.is_of(version_of(tensor)) else None
 
     def after(
         self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], results: Any
     ) -> list[StorageContent | None]:
-        """An operation has run. Returns the contents that it made; None for outputs that are views, or small."""
+        """Called after an operation. Returns the contents that it made; None for outputs that are views, or small."""
         index = self.operations
         self.operations += 1
         contents: list[StorageContent | None] = []
@@ -310,19 +310,19 @@ class OffloadedForward:
         return contents
 
     def overwritten(self) -> Iterable[StorageContent]:
-        """The contents that the operation that ran last has overwritten."""
+        """The contents that the last operation has overwritten."""
         return self._overwritten.values()
 
     def can_recompute(self, operation: Any, arguments: tuple[Any, ...]) -> bool:
-        """Whether an operation that has run can run again. What it has overwritten has to be made again, too.
+        """True if an operation that has run can be repeated. The contents that it has overwritten must be recomputable, too.
 
-        Not where autograd is off: in custom functions and in compiled code, kernels that PyTorch does not see may write to
-        what it makes.
+        False where autograd is off: in custom functions and in compiled code, kernels that PyTorch does not see may write to
+        its results.
         """
         if not (torch.is_grad_enabled() and is_repeatable(operation)) or numerics() != self._numerics:
             return False
         tensors = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)]
-        # What no parameter has to do with may come from kernels that PyTorch does not see, or from the host.
+        # Tensors independent of any parameter may come from kernels that PyTorch does not see, or from the host.
         if not any(tensor.requires_grad for tensor in tensors) or raw_stream(self.device) != self.stream:
             return False
         if any(tensor.is_inference() or (tensor.device != self.device and tensor.dim() > 0) for tensor in tensors):
@@ -337,7 +337,7 @@ class OffloadedForward:
     def _plan_recomputation(
         self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], contents: list[StorageContent | None]
     ) -> None:
-        """Has an operation run again in backward."""
+        """Plans to repeat an operation in backward."""
         if not self.can_recompute(operation, arguments) or any(
             one.recomputation is None for one in self._overwritten.values()
         ):
@@ -355,7 +355,7 @@ class OffloadedForward:
                 content.recomputation = recomputation
 
     def _argument(self, tensor: Tensor) -> ViewArgument | KeptTensor:
-        """How an operation that runs again gets an argument."""
+        """The form in which a repeated operation receives an argument."""
         content = self._known(tensor)
         if content is None:
             kept = KeptTensor(tensor)
@@ -371,7 +371,7 @@ class OffloadedForward:
         return ViewArgument(content, View.of(tensor))
 
     def ended(self) -> None:
-        """The forward has ended; what is saved from now on is not this object's."""
+        """Ends the forward. Later saved tensors do not belong to this object."""
         for reference in self._made:
             content = reference()
             pending_copy = None if content is None else content.pending_copy
@@ -380,7 +380,7 @@ class OffloadedForward:
                 and pending_copy.storage is not None
                 and use_count(storage_key(pending_copy.storage)) > 1
             ):
-                # Someone else has it too, and may write to it.
+                # The storage has other references, which may write to it.
                 self._pending_nbytes -= pending_copy.release_copied(self.stream)
         if self.profile is not None:
             self.profile.ended()
@@ -395,7 +395,7 @@ class OffloadedForward:
     # Backward. ------------------------------------------------------------------------------------------------------------
 
     def restore(self, content: StorageContent) -> torch.UntypedStorage:
-        """The memory with a content, for one of its readers. Work queued on this thread's stream may read it."""
+        """The memory of a content, for one of its readers. Work queued on this thread's stream may read it."""
         stream = raw_stream(self.device)
         if self.profile is not None:
             self.profile.read(content)
@@ -405,7 +405,7 @@ class OffloadedForward:
         if storage is None:
             pending_copy = content.pending_copy
             if pending_copy is not None and pending_copy.storage is not None:
-                # It has not left yet.
+                # Its memory was not freed yet.
                 storage = pending_copy.storage
                 self._pending_nbytes -= pending_copy.release_copied(stream)
                 self._order.append(content.key)
@@ -427,7 +427,7 @@ class OffloadedForward:
         return storage
 
     def _recompute(self, content: StorageContent) -> None:
-        """Without recursion: chains can be longer than Python's stack."""
+        """Recomputes a content, without recursion: chains can be longer than Python's stack."""
         open_contents = [content]
         while open_contents:
             last = open_contents[-1]
@@ -446,14 +446,14 @@ class OffloadedForward:
         storage = torch.UntypedStorage(content.nbytes, device=self.device)
         content.copy.load(storage.data_ptr(), stream)
         content.stream = stream
-        # Before its memory is to be seen: another thread has to wait for the copy.
+        # Set before `restored`: another thread that sees the memory has to wait for the copy.
         content.is_loading = True
         content.restored = storage
         self._ahead += content.nbytes
         return storage
 
     def _arrived(self, content: StorageContent) -> None:
-        """Takes note of the order in which contents are read, and loads those that come next."""
+        """Records the order in which contents are read, and loads the next ones."""
         self._order.append(content.key)
         if self.profile is not None:
             self.profile.loaded(content)
@@ -461,11 +461,11 @@ class OffloadedForward:
         self._prefetch()
 
     def pause(self) -> None:
-        """Backward stops here for a while: nothing is loaded ahead that is read after it, until `go_on`."""
+        """Marks a pause of backward: contents that are read after it are not prefetched before `go_on`."""
         self._order.append(None)
 
     def go_on(self) -> None:
-        """Backward is about to go on after a pause: begins to load what it will read."""
+        """Ends a pause of backward: begins to load the contents that it will read."""
         pauses = self.schedule.pauses
         if self._pauses < len(pauses):
             self._position = pauses[self._pauses] + 1
@@ -473,7 +473,7 @@ class OffloadedForward:
         self._prefetch()
 
     def is_to_stay(self, key: int) -> bool:
-        """Whether the storage of this number is one that forward keeps, or is on its way to the host already."""
+        """True if forward keeps the storage with this key, or its copy to the host has begun."""
         content = self._contents.get(key)
         if content is None or content.kept is not None:
             return content is not None
@@ -494,7 +494,7 @@ class OffloadedForward:
                 self._load(content, raw_stream(self.device))
 
     def __del__(self, suppress: type[contextlib.suppress] = contextlib.suppress) -> None:
-        # A default argument outlives the names of modules, which the interpreter clears at its end.
+        # Kept as a default argument, since the interpreter clears the names of modules at its end.
         # Without a backward, storages may still be on their way to the host.
         with suppress(Exception):  # The interpreter, or the device, may be going away.
             self.release_copied(-1)

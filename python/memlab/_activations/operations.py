@@ -1,4 +1,4 @@
-"""Which operations give the same again when they are given the same."""
+"""Properties of operations: repeatability, written arguments, and memory of results."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 
 from memlab._paging.torch_private import OpOverload, may_return_view, writes_to
 
-# Beside those that PyTorch marks as pointwise: products, norms, reductions, copies. Not those that draw random numbers, and
-# not cumsum, whose rounding on CUDA depends on which of its threads are done first.
+# Repeatable operations beside those that PyTorch marks as pointwise: products, norms, reductions, copies. Not included:
+# operations that draw random numbers, and cumsum, whose rounding on CUDA depends on the order in which its threads finish.
 # fmt: off
 _NAMES = frozenset(
     {
@@ -23,10 +23,10 @@ _NAMES = frozenset(
     }
 )
 # fmt: on
-# Batch norms say nothing of it, but write to these arguments if the other one is true.
+# The schemas of batch norms do not declare it, but these operations write to these arguments if the other one is true.
 _BATCH_NORMS = frozenset({torch.ops.aten.native_batch_norm.default, torch.ops.aten.cudnn_batch_norm.default})
 _STATISTICS, _TRAINING = (3, 4), 5
-# These return a view, and do not say so.
+# These operations return a view, but their schemas do not declare it.
 _SILENT_VIEWS = frozenset({"_unsafe_view", "_reshape_alias"})
 _KNOWN: dict[Any, bool] = {}
 _OWN: dict[Any, bool] = {}
@@ -34,8 +34,8 @@ _WRITTEN: dict[Any, list[tuple[int, str]]] = {}
 
 
 def is_repeatable(operation: Any) -> bool:
-    """Whether an operation, called with the same arguments once more, returns the same, and changes nothing but perhaps its
-    first argument."""
+    """True if an operation with the same arguments returns the same results, and changes nothing except perhaps its first
+    argument."""
     known = _KNOWN.get(operation)
     if known is None:
         known = _KNOWN[operation] = _looked_up(operation)
@@ -51,7 +51,7 @@ def _looked_up(operation: Any) -> bool:
         if not name.endswith("_") or name.startswith("_") or [position for position, _ in written] != [0]:
             return False
         operation = getattr(getattr(torch.ops.aten, name[:-1], None), overload, None)
-        # Not those that do more than to compute their argument's new values.
+        # Excludes operations that do more than compute new values of their argument.
         if operation is None or torch.Tag.pointwise not in operation.tags or writes_to(operation):
             return False
     if torch.Tag.nondeterministic_seeded in operation.tags:
@@ -60,13 +60,13 @@ def _looked_up(operation: Any) -> bool:
 
 
 def _name(operation: OpOverload) -> tuple[str, str]:
-    """Its name and that of its overload: ("add", "Tensor")."""
+    """The name of an operation and of its overload: ("add", "Tensor")."""
     name, _, overload = operation.name().partition("::")[2].partition(".")
     return name, overload or "default"
 
 
 def scratch_arguments(operation: Any, arguments: tuple[Any, ...]) -> tuple[int, ...]:
-    """The positions of arguments that an operation writes to without saying so: running statistics in training."""
+    """Positions of arguments that an operation writes to undeclared: running statistics in training."""
     if operation not in _BATCH_NORMS or len(arguments) <= _TRAINING or not arguments[_TRAINING]:
         return ()
     return _STATISTICS
@@ -81,7 +81,7 @@ def written_arguments(operation: Any) -> list[tuple[int, str]]:
 
 
 def writes_silently(operation: Any) -> bool:
-    """Whether an operation writes to its arguments without saying so: collective communication."""
+    """True if an operation writes to its arguments undeclared: collective communication."""
     return getattr(operation, "namespace", None) == "c10d"
 
 
@@ -89,13 +89,13 @@ def numerics() -> tuple[Any, ...]:
     """The settings that rounding depends on."""
     cudnn, mkldnn = torch.backends.cudnn, torch.backends.mkldnn
     precisions: tuple[Any, ...] = ()
-    with contextlib.suppress(RuntimeError):  # Set by names of newer versions, which the older ones do not tell.
+    with contextlib.suppress(RuntimeError):  # Settings made through newer names raise when read through these.
         precisions = (torch.get_float32_matmul_precision(), cudnn.allow_tf32)
     return cudnn.enabled, cudnn.deterministic, cudnn.benchmark, mkldnn.enabled, *precisions
 
 
 def makes_memory(operation: Any) -> bool:
-    """Whether results of an operation have memory of their own, or the operation has written to it: no views."""
+    """True if the results of an operation are no views: it has allocated or written their memory."""
     known = _OWN.get(operation)
     if known is None:
         is_view = isinstance(operation, OpOverload) and (_name(operation)[0] in _SILENT_VIEWS or may_return_view(operation))

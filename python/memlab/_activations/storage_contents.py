@@ -1,4 +1,5 @@
-"""What a storage holds at a point of a forward, and how backward gets it back: kept, copied to the host, or made again."""
+"""The content of a storage at a point of a forward, and its way back in backward: kept, copied to the host, or
+recomputed."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from memlab._activations.views import View
 from memlab._paging.tensor_memory import all_bytes
 from memlab._paging.torch_private import StorageWeakRef, tree_leaves, tree_map_only, version_of, without_autocast
 
-# Which operation of a forward made it, and which of its outputs it is; or ("saved", n): the n-th of those that no operation
-# is known of.
+# The number of the operation that made a content, and the position of the output; or ("saved", n) for the n-th content
+# without a known operation.
 Key = tuple[Any, int]
 
 
@@ -34,7 +35,7 @@ class KeptTensor:
         return version_of(self.tensor) == self.version
 
     def unpack(self) -> Tensor:
-        """Raises RuntimeError if it was written to, as autograd does."""
+        """Returns the tensor. Raises RuntimeError if it was written to, as autograd does."""
         if not self.is_unchanged:
             raise RuntimeError(
                 f"a tensor that backward needs was changed in place after forward: {_described(self.tensor)} is at version "
@@ -44,7 +45,7 @@ class KeptTensor:
         return self.tensor
 
     def preserve(self) -> None:
-        """It is about to be written to, and stays as it is: a copy does."""
+        """Replaces the tensor by a copy of its values, before it is written to."""
         if not self.is_unchanged:
             return
         tensor = self.tensor
@@ -60,7 +61,7 @@ def _described(tensor: Tensor) -> str:
 
 
 class PendingCopy:
-    """A storage that is being copied to the host, and must stay until it is there."""
+    """A storage that is being copied to the host, and must stay until the copy is complete."""
 
     __slots__ = ("copy", "nbytes", "storage")
 
@@ -70,7 +71,7 @@ class PendingCopy:
         self.nbytes = storage.nbytes()
 
     def release_copied(self, stream: int) -> int:
-        """Has `stream` wait for the copy, after which the storage may go. Returns the bytes that are free then."""
+        """Makes `stream` wait for the copy, and frees the storage. Returns the freed bytes."""
         if self.storage is None:
             return 0
         self.copy.wait_saved(stream)
@@ -79,7 +80,7 @@ class PendingCopy:
 
 
 class StorageContent:
-    """What one storage holds between two writes to it."""
+    """The values of one storage between two writes to it."""
 
     __slots__ = (
         "__weakref__", "copy", "is_loading", "is_saved", "is_written", "kept", "key", "left", "may_leave", "nbytes",
@@ -88,34 +89,34 @@ class StorageContent:
 
     def __init__(self, key: Key, number: int, storage: torch.UntypedStorage, version: int, *, is_written: bool) -> None:
         self.key = key
-        # In the order in which a forward makes them.
+        # The position in the order in which a forward makes contents.
         self.number = number
         self.nbytes = storage.nbytes()
-        # Alive as long as this object, so that the storage's number is no other's.
+        # Lives as long as this object, so that no other storage gets this storage's key.
         self.weak = StorageWeakRef(storage)
-        # Of the tensors over it. PyTorch counts a write when its operation is over: then it is this version or the next.
+        # Version of the tensors over it. PyTorch counts a write after its operation: then it is this version or the next.
         self.version = version
         self.is_written = is_written
-        # Whether autograd has saved a tensor over it.
+        # True if autograd has saved a tensor over it.
         self.is_saved = False
-        # One of these says how it comes back.
+        # One of `kept`, `copy` and `recomputation` restores it.
         self.kept: KeptTensor | None = None
-        # Whether what is kept may be copied to the host later.
+        # True if the kept tensor may be copied to the host later.
         self.may_leave = False
         self.copy: _native.HostCopy | None = None
         self.recomputation: Recomputation | None = None
         self.pending_copy: PendingCopy | None = None
-        # The memory that it is in again, as long as something is still to read it there.
+        # The memory that holds it again, as long as it has readers left.
         self.restored: torch.UntypedStorage | None = None
-        # Whether a copy to there is not waited for yet, and the stream whose memory it is.
+        # True while a copy to that memory is pending, and the stream that owns the memory.
         self.is_loading = False
         self.stream = 0
-        # How often it is read in a backward, and how often it still will be.
+        # Number of reads in a backward, and of those left.
         self.uses = 0
         self.left = 0
 
     def is_of(self, version: int) -> bool:
-        """Whether a tensor of this version shows it, and not what was written since."""
+        """True if a tensor of this version shows this content, and not a later one."""
         if self.is_written and version == self.version + 1:
             self.version = version
         if version == self.version:
@@ -129,23 +130,23 @@ class StorageContent:
 
     @property
     def needs_recomputation(self) -> bool:
-        """Whether an operation has to run again before it can be read."""
+        """True if an operation has to be repeated before the content can be read."""
         return self.kept is None and self.copy is None and self.restored is None
 
     def __del__(self, suppress: type[contextlib.suppress] = contextlib.suppress) -> None:
-        # A default argument outlives the names of modules, which the interpreter clears at its end.
-        # Memory must not be someone else's while a copy writes to it.
+        # Kept as a default argument, since the interpreter clears the names of modules at its end.
+        # Memory must not be reused while a copy writes to it.
         if getattr(self, "is_loading", False) and self.copy is not None:
             with suppress(Exception):  # The interpreter, or the device, may be going away.
                 self.copy.wait_loaded(self.stream)
 
     def used(self) -> None:
-        """Takes note of one more reader."""
+        """Adds a reader."""
         self.uses += 1
         self.left += 1
 
     def served(self) -> None:
-        """One of the readers has it; after the last one the memory is free. (A second backward reads it anew.)"""
+        """Removes a reader; after the last one the memory is free. (A second backward reads the content anew.)"""
         self.left -= 1
         if self.left <= 0:
             self.restored = None
@@ -153,7 +154,7 @@ class StorageContent:
 
 
 class ViewArgument:
-    """An argument of an operation that will run again: a view of a content."""
+    """An argument of a repeated operation: a view of a content."""
 
     __slots__ = ("content", "view")
 
@@ -172,7 +173,7 @@ class ScratchArgument:
 
 
 class Recomputation:
-    """An operation that runs again in backward, as its results are not kept."""
+    """An operation that is repeated in backward, since its results are not kept."""
 
     __slots__ = ("arguments", "is_in_place", "keywords", "operation", "outputs")
 
@@ -192,12 +193,12 @@ class Recomputation:
         self.outputs = [None if content is None else weakref.ref(content) for content in outputs]
 
     def missing(self) -> list[StorageContent]:
-        """What has to be made again before this can run."""
+        """The contents that must be recomputed before this operation can run."""
         noted = tree_leaves((self.arguments, self.keywords))
         return [one.content for one in noted if isinstance(one, ViewArgument) and one.content.needs_recomputation]
 
     def run(self, restore: Callable[[StorageContent], torch.UntypedStorage]) -> None:
-        """Gives the contents that it makes their memory."""
+        """Runs the operation, and attaches its results to the contents."""
 
         def argument(noted: ViewArgument | KeptTensor | ScratchArgument) -> Tensor:
             if isinstance(noted, KeptTensor):
@@ -210,7 +211,8 @@ class Recomputation:
             (ViewArgument, KeptTensor, ScratchArgument), argument, (self.arguments, self.keywords)
         )
         if self.is_in_place:
-            # In a copy, as others read what it overwrites. (Another operation would have other types or strides.)
+            # Runs on a copy, since others read the overwritten values. (The out-of-place operation could change types or
+            # strides.)
             arguments = (duplicate(arguments[0]), *arguments[1:])
         with torch.no_grad(), without_autocast():
             results = self.operation(*arguments, **keywords)
@@ -224,10 +226,10 @@ class Recomputation:
 
 
 def duplicate(tensor: Tensor) -> Tensor:
-    """A copy of all of a tensor's storage, seen as by the tensor: with the same strides, of which rounding can depend."""
+    """A copy of a tensor's whole storage, viewed with the same strides, since rounding may depend on them."""
     return View.of(tensor).over(all_bytes(tensor.untyped_storage()).clone().untyped_storage())
 
 
 def outputs_of(results: Any) -> list[Any]:
-    """What an operation returns, as a list: tensors, or something else in between."""
+    """The results of an operation as a list of tensors and other values."""
     return list(results) if isinstance(results, (tuple, list)) else [results]

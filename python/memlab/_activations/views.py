@@ -1,4 +1,4 @@
-"""A tensor without its memory: what it takes to make it again over a storage."""
+"""The description of a tensor without its memory, for recreating it over a storage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from memlab._paging.tensor_memory import view_of
 
 
 class View(NamedTuple):
-    """How a tensor lies in its storage."""
+    """The layout of a tensor in its storage."""
 
     dtype: torch.dtype
     shape: torch.Size

@@ -1,1 +1,1 @@
-"""Batches that are larger than the GPU: what `memlab.accumulate` is made of."""
+"""Batches larger than the GPU: the implementation of `memlab.accumulate`. A piece is a micro-batch of such a batch."""

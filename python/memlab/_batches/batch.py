@@ -1,4 +1,4 @@
-"""A batch that goes through a model in pieces: what the strategies need to know of it."""
+"""A batch that goes through a model in pieces: the description that the strategies share."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from memlab._batches.ranks import Ranks
 from memlab._batches.sizing import EqualPieces, FixedSize, MeasuredSize, Sizing
 from memlab._batches.unsupported_models import refuse_unsupported
 
-# What was measured of a model's pieces, by the model, and then by the memory they may take and the form of a sample.
+# Measured piece sizes, by model, then by allowed memory, sample form and mode.
 _MEASURED: WeakKeyDictionary[nn.Module, dict[Any, MeasuredSize]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples, the model that they go through, and in which pieces."""
+    """Samples, their model, and the division into pieces."""
 
     model: nn.Module
     samples: Samples
     device: torch.device
     sizing: Sizing
-    #: What to call with the name of a buffer that depends on the samples; None: such buffers are as after the last piece.
+    #: Called with the name of a buffer that depends on the samples; None: such buffers keep the values of the last piece.
     refuse: Callable[[str], None] | None
-    #: The parameters that are trained.
+    #: The trained parameters.
     parameters: list[Tensor]
     ranks: Ranks
-    #: How much memory the process may have allocated on the GPU; None: all that is free.
+    #: Bytes that the process may have allocated on the GPU; None: all free memory.
     memory: int | None
-    #: A context in which the model's layers are as its forwards want them.
+    #: A context that puts the model's layers into the mode that its forwards need.
     layers: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @staticmethod
     def of(model: nn.Module, inputs: Any, *, micro_batch: int | None, memory: str | int, exact: bool) -> Batch:
-        """Looks at a batch and its model.
+        """Describes a batch and its model.
 
         Raises:
-            RuntimeError: no pieces would give the gradients of the whole batch.
-            ValueError: there are no samples, or `micro_batch` is below 1.
+            RuntimeError: no division into pieces gives the gradients of the whole batch.
+            ValueError: the batch has no samples, or `micro_batch` is below 1.
         """
         check_micro_batch(micro_batch)
         refuse_unsupported(model)
@@ -60,13 +60,13 @@ class Batch:
 
 
 def check_micro_batch(micro_batch: int | None) -> None:
-    """Raises ValueError if it is no number of samples."""
+    """Raises ValueError unless it is None or a positive whole number of samples."""
     if micro_batch is not None and (type(micro_batch) is not int or micro_batch < 1):
         raise ValueError(f"micro_batch={micro_batch!r}: must be a whole number, 1 or more")
 
 
 def allowed(memory: str | int) -> int | None:
-    """The bytes that `memory` allows; None: all that is free. Raises ValueError if it is no size."""
+    """The bytes that `memory` allows; None: all free memory. Raises ValueError if it is no size."""
     nbytes = None if memory == "auto" else _native.parse_size(memory) if isinstance(memory, str) else memory
     if nbytes is not None and (type(nbytes) is not int or nbytes < 1):
         raise ValueError(f'memory={memory!r}: must be "auto", a whole number of bytes, or a size such as "20GiB"')
@@ -74,12 +74,12 @@ def allowed(memory: str | int) -> int | None:
 
 
 def forget_sizes(model: nn.Module) -> None:
-    """Forgets what was measured of a model's pieces."""
+    """Forgets the measured piece sizes of a model."""
     _MEASURED.pop(model, None)
 
 
 def described_size(model: nn.Module, device: torch.device, micro_batch: int | None) -> str:
-    """How large the pieces of a model's batches are, in words."""
+    """Describes the size of the pieces of a model's batches, in words."""
     if micro_batch is not None:
         return f"{micro_batch} samples (micro_batch), a remainder fewer"
     if device.type != "cuda":
@@ -90,7 +90,7 @@ def described_size(model: nn.Module, device: torch.device, micro_batch: int | No
 
 
 def _device_of(model: nn.Module, samples: Samples) -> torch.device:
-    """Where the model computes: where its first parameter is."""
+    """The device on which the model computes: that of its first parameter."""
     parameter = next(model.parameters(), None)
     if parameter is not None:
         return parameter.device
@@ -98,7 +98,7 @@ def _device_of(model: nn.Module, samples: Samples) -> torch.device:
 
 
 def _in_step(ranks: Ranks, samples: int, device: torch.device, micro_batch: int | None) -> Sizing | None:
-    """Equally many pieces on all ranks, where each waits for the others in each of them; None: it does not."""
+    """Equal pieces on all ranks, for ranks that wait for each other in each piece; None: these ranks do not."""
     if not ranks.are_in_step:
         return None
     if micro_batch is None and device.type == "cuda":

@@ -1,4 +1,4 @@
-"""BatchNorm over the threads of a batch: each has a piece, and the statistics are those of all pieces together."""
+"""BatchNorm across the threads of a batch: each thread has a piece; the statistics are those of the whole batch."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from memlab._paging.torch_private import BatchNorm
 
 _PLAIN: Callable[..., Tensor] = functional.batch_norm
 _LOCK = threading.Lock()
-# How many batches are in lockstep now.
+# Batches that are in lockstep now.
 _USERS = 0
 _HERE = threading.local()
 
 
 @contextmanager
 def meeting_at_batchnorm(model: nn.Module) -> Iterator[None]:
-    """In this block, BatchNorm in training is where threads meet, whoever calls `torch.nn.functional.batch_norm`.
+    """Makes threads meet at BatchNorm in training within the block, at every call of `torch.nn.functional.batch_norm`.
 
-    The function is replaced rather than the modules: there are subclasses with a forward of their own, which do more.
+    Replaces the function rather than the modules, since subclasses may define their own forward, which does more.
     """
     global _USERS
-    # The names are for messages, and tell layers apart.
+    # The names distinguish layers and appear in messages.
     norms = [(name, module) for name, module in model.named_modules() if isinstance(module, BatchNorm)]
     hooks = [module.register_forward_pre_hook(partial(_enter, name or "the model")) for name, module in norms]
     with _LOCK:
@@ -62,7 +62,7 @@ def _batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """`torch.nn.functional.batch_norm`, which in threads of micro-batches is that of the whole batch."""
+    """Replaces `torch.nn.functional.batch_norm`: in the threads of micro-batches it normalises over the whole batch."""
     thread = MicrobatchThread.current()
     if thread is None or not training:
         return _PLAIN(input, running_mean, running_var, weight, bias, training, momentum, eps)
@@ -77,8 +77,10 @@ def _batch_norm(
 def _merged(
     running_mean: Tensor | None, running_var: Tensor | None, momentum: float, parts: list[tuple[int, Tensor, Tensor]]
 ) -> tuple[int, Tensor, Tensor]:
-    """Values in each channel, their mean and variance, of the same of pieces (with the sum of squares instead of the
-    variance), as Chan, Golub and LeVeque merge them. Running statistics move once."""
+    """Merges the figures of pieces as Chan, Golub and LeVeque do: values in each channel, their mean and their variance.
+
+    The figures of a piece have the sum of squares in place of the variance. Updates the running statistics once.
+    """
     total = sum(count for count, _, _ in parts)
     if total == 1:
         raise ValueError("Expected more than 1 value per channel when training: the batch has one")
@@ -97,7 +99,7 @@ def _merged(
 
 @lru_cache(maxsize=256)
 def _counts(counts: tuple[int, ...], device: torch.device) -> Tensor:
-    """Values of each piece, on a device. Known ones are not copied there again: such a copy waits for the GPU."""
+    """Values in each piece, on a device. Cached, since copying them there again would wait for the GPU."""
     return torch.tensor(counts, dtype=torch.float64, device=device)[:, None]
 
 
@@ -108,7 +110,7 @@ def _added(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 
 
 class _Normalized(torch.autograd.Function):
-    """A piece, normalised with the statistics of the whole batch. Meets once forward and once backward."""
+    """Normalises a piece with the statistics of the whole batch. Meets once in forward and once in backward."""
 
     @staticmethod
     def forward(
@@ -135,11 +137,11 @@ class _Normalized(torch.autograd.Function):
     @staticmethod
     @first_order
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        # Asked for once: what a checkpoint has computed again is gone then.
+        # Read only once: a recomputed checkpoint frees its tensors after the first read.
         input, weight, mean, inverse = ctx.saved_tensors
         form, dims, dtype, kind = _form(input), _all_but_channels(input), mean.dtype, input.dtype
         normalised = (input - mean.view(form)).mul_(inverse.view(form))
-        # What came back from the host for this need not wait for the others in memory.
+        # Frees a tensor that was copied back from the host before the thread waits for the others.
         del input
         sums = gradient.to(dtype).sum(dims), (normalised * gradient).sum(dims)
         into_input = None
@@ -150,7 +152,7 @@ class _Normalized(torch.autograd.Function):
             factor = inverse if weight is None else inverse * weight.to(dtype)
             normalised.mul_(-all_products).add_(gradient).sub_(all_gradients).mul_(factor.view(form))
             into_input = normalised.to(kind)
-        # Those of the parameters are of the piece: autograd adds them up.
+        # Gradients of the parameters are those of the piece: autograd adds them up.
         into_bias, into_weight = (
             None if one is None else total.to(one) for total, one in zip(sums, reversed(ctx.dtypes), strict=True)
         )

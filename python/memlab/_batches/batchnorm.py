@@ -1,4 +1,4 @@
-"""BatchNorm in training, which mixes all samples of a batch, where that is not wanted or not needed exactly."""
+"""BatchNorm in training, which mixes all samples of a batch: modes that avoid or approximate this."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from torch import Tensor, nn
 from memlab._batches.nested import Samples
 from memlab._paging.torch_private import BatchNorm
 
-#: What can be done with it: the names of `batchnorm=`.
+#: Modes of BatchNorm: the values of `batchnorm=`.
 CHOICES = ("exact", "ghost", "frozen", "refuse")
 
 
 def check_choice(batchnorm: str) -> None:
-    """Raises ValueError if it is none of the names."""
+    """Raises ValueError if the name is not one of the choices."""
     if batchnorm not in CHOICES:
         raise ValueError(f"batchnorm={batchnorm!r}: must be one of {', '.join(map(repr, CHOICES))}")
 
 
 def mixing_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """The layers of a model that mix the samples of a batch, by name: in training, or for want of running statistics."""
+    """The layers of a model that mix the samples of a batch, by name: in training, or without running statistics."""
     return {
         name: module
         for name, module in model.named_modules()
@@ -32,7 +32,7 @@ def mixing_layers(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def tracking_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """The layers whose running statistics depend on all samples, though their outputs do not, by name."""
+    """The layers whose outputs are independent of other samples but whose running statistics are not, by name."""
     kinds = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
     return {
         name: module
@@ -43,7 +43,7 @@ def tracking_layers(model: nn.Module) -> dict[str, nn.Module]:
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
-    """Runs a block in which such layers keep their statistics, and use them."""
+    """Runs a block in which BatchNorm layers keep their statistics and normalise with them."""
     layers = [layer for layer in mixing_layers(model).values() if layer.training]
     for layer in layers:
         layer.eval()
@@ -56,10 +56,10 @@ def frozen(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def ghost(model: nn.Module, samples: int) -> Iterator[None]:
-    """Runs a block in which each piece of a batch has statistics of its own (ghost batch normalisation).
+    """Runs a block in which each piece of a batch is normalised with its own statistics (ghost batch normalisation).
 
-    Running statistics move as far as one whole batch of so many `samples` moves them: a piece of a share s of it has the
-    momentum 1 - (1 - m)^s.
+    Running statistics move as far as one whole batch of `samples` would move them: a piece with share s of the samples has
+    the momentum 1 - (1 - m)^s.
     """
     layers: list[Any] = list(mixing_layers(model).values())
     momenta = [layer.momentum for layer in layers]

@@ -1,4 +1,4 @@
-"""Callbacks of a training: objects with a method for what they want to be told of."""
+"""Callbacks of a training: objects with a method for each event that they handle."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ EVENTS = ("on_micro_batch", "on_outputs", "on_loss", "on_step", "on_epoch")
 
 
 class Callbacks(list[Any]):
-    """A list of them. What they raise reaches the caller.
+    """A list of callbacks. Their exceptions reach the caller.
 
     >>> class Printer:
     ...     def on_step(self, training):
@@ -19,14 +19,14 @@ class Callbacks(list[Any]):
     a step of the training
 
     Raises:
-        TypeError: one has none of the methods, or one whose name begins with ``on_`` and is almost that of one.
+        TypeError: a callback has none of the methods, or a method whose name begins with ``on_`` and resembles one of them.
     """
 
     def __init__(self, callbacks: Iterable[Any]) -> None:
         super().__init__(map(_checked, callbacks))
 
     def append(self, callback: Any) -> None:
-        """As of any list; what is added in whichever way is looked at."""
+        """Appends a callback, after checking it as every way of adding one does."""
         super().append(_checked(callback))
 
     def insert(self, place: SupportsIndex, callback: Any) -> None:
@@ -44,7 +44,7 @@ class Callbacks(list[Any]):
         super().__setitem__(place, _checked(callback) if is_one else [_checked(one) for one in callback])
 
     def want(self, event: str) -> bool:
-        """Whether one has a method for it: what it is told may cost something."""
+        """True if a callback handles the event. Preparing an event's arguments may cost something."""
         return any(hasattr(callback, event) for callback in self)
 
     def tell(self, event: str, *arguments: Any) -> None:

@@ -1,4 +1,4 @@
-"""The part of `memlab.InfinityBatch` that remembers batches."""
+"""The part of `memlab.InfinityBatch` that keeps batches."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from memlab._batches.traced_steps import write_losses
 
 
 class Containers:
-    """What is kept of batches, by epoch and batch, and their figures."""
+    """The values kept of batches, by epoch and batch, and the figures of batches."""
 
     _kept: KeptBatches
 
     @property
     def keep(self) -> str:
-        """What the containers hold. Setting it empties them."""
+        """The policy: which values the containers hold. Setting it empties them."""
         return self._kept.policy
 
     @keep.setter
@@ -28,7 +28,7 @@ class Containers:
 
     @property
     def keep_nbytes(self) -> int | None:
-        """Bytes that inputs, targets and outputs may take. None: as many as there are."""
+        """Maximum bytes of inputs, targets and outputs. None: no limit."""
         return self._kept.nbytes
 
     @keep_nbytes.setter
@@ -37,23 +37,24 @@ class Containers:
 
     @property
     def inputs(self) -> list[EpochValues]:
-        """The inputs of batches, by epoch and batch. None: they were dropped, as there were too many bytes."""
+        """The inputs of batches, by epoch and batch. None for a batch that was dropped to stay within `keep_nbytes`."""
         return self._kept.inputs
 
     @property
     def targets(self) -> list[EpochValues]:
-        """Their targets."""
+        """The targets of batches, by epoch and batch."""
         return self._kept.targets
 
     @property
     def outputs(self) -> list[EpochValues]:
-        """Their outputs, without graphs. None: they have no row for each sample, or an iterable gave the batch in pieces."""
+        """The outputs of batches, without graphs. None for a batch whose outputs have no row for each sample, or whose
+        pieces came from an iterable."""
         return self._kept.outputs
 
     @property
     def losses(self) -> list[list[tuple[float, int]]]:
-        """``(loss, samples)`` of batches, by epoch and batch. Reading it waits for those that a GPU has not computed yet. A
-        loss that a loop of one's own has computed itself, not by `loss`, is NaN."""
+        """``(loss, samples)`` of batches, by epoch and batch. Reading it waits for losses that a GPU is still computing. The
+        loss is NaN where your own loop computed it without calling `loss`."""
         losses = self._kept.losses
         write_losses()
         return losses
@@ -65,15 +66,16 @@ class Containers:
             Dictionaries with ``epoch`` and ``batch`` (counted from 0), ``loss`` (None: not
             known, as in `losses`), ``samples``, ``seconds`` (since the batch
             before was done, or the epoch began) and ``samples_per_second`` (None if no time passed). Seconds are the host's:
-            since nothing waits for the GPU, they are right over many batches. ``way`` and ``pieces`` are how it was computed
-            (`plan`), ``offloaded_bytes`` what was copied to the host. With several models, ``phase`` is that of the batch.
+            since nothing waits for the GPU, they are right only over many batches. ``way`` and ``pieces`` describe how the
+            batch was computed (`plan`). ``offloaded_bytes`` are the bytes copied to the host. With several models, ``phase``
+            is that of the batch.
         """
         rows = self._kept.records.rows()
         write_losses()
         return rows
 
     def save_statistics(self, path: str | os.PathLike[str]) -> None:
-        """Writes the `statistics` as JSON Lines: a line for each batch. A loss that is no number is ``null``."""
+        """Writes the `statistics` as JSON Lines, a line for each batch. A NaN or infinite loss is written as ``null``."""
         self._kept.records.save(path)
 
     def clearcontainers_(self) -> None:
@@ -81,5 +83,5 @@ class Containers:
         self._kept.clear()
 
     def epochstart_(self) -> None:
-        """What follows belongs to another epoch: for loops of one's own."""
+        """Begins a new epoch, in loops that you write yourself."""
         self._kept.begin_epoch()

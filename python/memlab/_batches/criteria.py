@@ -1,7 +1,7 @@
-"""Losses that are means over samples or targets: what a piece of a batch weighs in them.
+"""Losses that are means over samples or targets, and the weight of a piece in them.
 
 The loss of a batch is the sum of D(piece) / D(batch) · loss(piece). D is the number of samples, or of targets that are not
-ignored, or the sum of these targets' class weights. (A mean of the pieces' means is something else as soon as pieces differ
+ignored, or the sum of these targets' class weights. (The plain mean of the pieces' means is wrong as soon as pieces differ
 in D.)
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional
 
-# Means over samples, or over elements, of which all samples have equally many.
+# Means over samples, or over elements where all samples have equally many.
 _OVER_SAMPLES: dict[type[nn.Module], Callable[..., Any]] = {
     nn.BCELoss: functional.binary_cross_entropy,
     nn.BCEWithLogitsLoss: functional.binary_cross_entropy_with_logits,
@@ -36,17 +36,17 @@ _OVER_SAMPLES: dict[type[nn.Module], Callable[..., Any]] = {
     nn.TripletMarginLoss: functional.triplet_margin_loss,
     nn.TripletMarginWithDistanceLoss: functional.triplet_margin_with_distance_loss,
 }
-# Means over targets that are class numbers, some of which are ignored, perhaps with weights.
+# Means over targets that are class numbers. Some targets may be ignored, and classes may have weights.
 _OVER_TARGETS: dict[type[nn.Module], Callable[..., Any]] = {
     nn.CrossEntropyLoss: functional.cross_entropy,
     nn.NLLLoss: functional.nll_loss,
 }
 _FUNCTIONS = {function: kind for table in (_OVER_SAMPLES, _OVER_TARGETS) for kind, function in table.items()}
-# Those whose weights are of elements, perhaps with one for each sample, which a piece has not all of.
+# Criteria with weights per element. Such weights may have a row for each sample, of which a piece needs only its own.
 _WEIGH_ELEMENTS = (nn.BCELoss, nn.BCEWithLogitsLoss, nn.HuberLoss, nn.L1Loss, nn.MSELoss)
-# The reductions under which they are means.
+# The reductions that make them means.
 _MEANS = {"mean", "batchmean"}
-# What PyTorch's cross entropy ignores if nothing else is said.
+# The class number that PyTorch's cross entropy ignores by default.
 _IGNORED = -100
 
 
@@ -68,8 +68,10 @@ class Mean:
 
     @staticmethod
     def of(loss_fn: Any, samples: int | None = None) -> Mean | None:
-        """What a criterion is: one of PyTorch's modules or functions, also with keywords bound to it. None: not known, or it
-        has weights of samples, which belong to the whole batch (of so many `samples`, if that is known)."""
+        """Describes a criterion: one of PyTorch's modules or functions, also with keywords bound to it.
+
+        None: the criterion is not known, or has weights of samples, which belong to the whole batch (of `samples` samples,
+        if given)."""
         kind, options = _described(loss_fn)
         if kind is None or options("reduction", "mean") not in {*_MEANS, "sum"}:
             return None
@@ -80,12 +82,12 @@ class Mean:
 
     @staticmethod
     def is_weighted(loss_fn: Any) -> bool:
-        """Whether a criterion that may have weights of samples has any weights."""
+        """True if a criterion that accepts weights of samples has any weights."""
         kind, options = _described(loss_fn)
         return kind in _WEIGH_ELEMENTS and any(options(name, None) is not None for name in ("weight", "pos_weight"))
 
     def weight(self, samples: int, targets: Any) -> Tensor | int:
-        """D of some samples. It is on the device of the targets, so that nothing waits for it."""
+        """D of some samples. It is on the device of the targets, so that no copy waits for it."""
         if not self._are_counted(targets):
             return samples
         counted = targets != self._ignored
@@ -95,12 +97,12 @@ class Mean:
         return (weights[targets.where(counted, 0)] * counted).sum()
 
     def _are_counted(self, targets: Any) -> bool:
-        """Whether they are class numbers, not probabilities."""
+        """True for class numbers, False for probabilities."""
         return self._counts_targets and isinstance(targets, Tensor) and not targets.is_floating_point()
 
     def countable(self, targets: Any) -> Any:
-        """Targets of a piece for its loss: if all are ignored, PyTorch's mean is 0 / 0, so one is made to count. The piece
-        weighs nothing."""
+        """Targets of a piece for its loss. If all are ignored, PyTorch's mean is 0 / 0, so one target is made to count. The
+        weight of such a piece is 0."""
         if self.is_sum or not self._are_counted(targets):
             return targets
         counts = 0 if self._class_weights is None else self._class_weights.argmax().to(targets)
@@ -111,7 +113,7 @@ class Mean:
         return replaced
 
     def __call__(self, outputs: Any, targets: Any) -> Tensor:
-        """The loss of a piece. Criteria of more than two arguments are given the entries of tuples one by one."""
+        """The loss of a piece. Tuples and lists are passed entry by entry, to criteria of more than two arguments."""
         several = isinstance(outputs, (tuple, list)) or isinstance(targets, (tuple, list))
         if not several:
             return self.criterion(outputs, targets)  # type: ignore[no-any-return]
@@ -121,12 +123,12 @@ class Mean:
 
 
 def _has_rows(weights: Tensor, samples: int | None) -> bool:
-    """Whether weights of elements have some for each sample. (Those of one dimension may be of classes.)"""
+    """True if the weights have a row for each sample. (Weights of one dimension may be of classes.)"""
     return weights.dim() > 0 and weights.shape[0] > 1 and (weights.dim() > 1 or weights.shape[0] == samples)
 
 
 def _described(loss_fn: Any) -> tuple[type[nn.Module] | None, Callable[[str, Any], Any]]:
-    """Which of the criteria it is, and its options."""
+    """The known class of a criterion, or None, and a lookup of its options."""
     if isinstance(loss_fn, nn.Module):
         known = (kind for kind in (*_OVER_SAMPLES, *_OVER_TARGETS) if isinstance(loss_fn, kind))
         kind = next((kind for kind in known if type(loss_fn).forward is kind.forward), None)
@@ -134,7 +136,7 @@ def _described(loss_fn: Any) -> tuple[type[nn.Module] | None, Callable[[str, Any
     keywords: dict[str, Any] = {}
     if isinstance(loss_fn, functools.partial) and not loss_fn.args:
         keywords, loss_fn = loss_fn.keywords, loss_fn.func
-    # The older way to ask for a sum: not worth knowing.
+    # `size_average` and `reduce` are deprecated; criteria that use them count as unknown.
     is_known = not {"size_average", "reduce"} & keywords.keys()
     kind = _FUNCTIONS.get(loss_fn) if is_known and callable(loss_fn) and getattr(loss_fn, "__hash__", None) else None
     return kind, keywords.get

@@ -17,7 +17,7 @@ from memlab._paging.torch_private import tree_flatten, tree_map_only
 
 
 class DiskStore:
-    """Where values are stored: a temporary folder, removed with this object, or a new one `within` another, which stays.
+    """A folder for stored values: a temporary one, removed with this object, or a new one `within` another, which stays.
 
     >>> folder = DiskStore(None)
     >>> entry = folder.store({"image": torch.ones(2)})
@@ -47,29 +47,29 @@ class StoredValue:
 
     def __init__(self, path: Path, folder: DiskStore) -> None:
         self._path = path
-        self._folder = folder  # Removed when nothing is in it that can be read.
+        self._folder = folder  # Keeps the folder, which is removed with its last reference.
 
     def load(self) -> Any:
-        """Reads it. (Any Python value may be in a batch, and nobody else writes these files.)"""
+        """Reads the value. (Unpickling is safe here: memlab alone writes these files; a batch may hold any Python value.)"""
         return torch.load(self._path, weights_only=False)
 
     def drop(self) -> None:
-        """Removes it."""
+        """Removes the file."""
         self._path.unlink(missing_ok=True)
 
 
 class EpochValues(Sequence[Any]):
-    """The values of an epoch's batches, read from the disk when they are asked for. None: it was dropped."""
+    """The values of an epoch's batches, read from the disk on access. None: the value was dropped."""
 
     def __init__(self) -> None:
         self._entries: list[Any] = []
 
     def append(self, entry: Any) -> None:
-        """Adds one, stored or as it is."""
+        """Adds a stored or a plain value."""
         self._entries.append(entry)
 
     def drop(self, index: int) -> None:
-        """Forgets one, and its file. Those after it keep their places."""
+        """Forgets a value and removes its file. Later values keep their places."""
         entry, self._entries[index] = self._entries[index], None
         if isinstance(entry, StoredValue):
             entry.drop()
@@ -102,6 +102,6 @@ def _read(entry: Any) -> Any:
 
 
 def _alone(tensor: Tensor) -> Tensor:
-    """On the host, and without the rest of the tensor that it is a view of, which would be written too."""
+    """Copies a tensor to the host, without the rest of its storage: `torch.save` would write the whole storage of a view."""
     tensor = tensor.detach().cpu()
     return tensor.clone() if tensor.untyped_storage().nbytes() > tensor.nbytes else tensor

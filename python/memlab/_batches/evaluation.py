@@ -1,4 +1,4 @@
-"""What an evaluation says of all samples: means of losses and other figures."""
+"""Evaluation over all samples: means of losses and other figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def evaluated(
     criterion: Callable[..., Tensor] | None,
     metrics: Mapping[str, Callable[[Any, Any], Any]],
 ) -> dict[str, float]:
-    """The loss, if there is a criterion, and other figures of all samples, by name. Raises ValueError if there is none."""
+    """The loss, if a criterion is given, and the metrics of all samples, by name. Raises ValueError if nothing was
+    evaluated."""
     if "loss" in metrics:
         raise ValueError('a metric cannot be called "loss": that is the criterion\'s')
     means = WeightedMeans()
@@ -37,7 +38,7 @@ def evaluated(
 def loss_and_weight(
     criterion: Callable[..., Tensor], outputs: Any, targets: Any, samples: int
 ) -> tuple[Tensor, Tensor | int | None]:
-    """The loss of a batch, and its weight in the mean of all; None: it is a sum."""
+    """The loss of a batch, and its weight in the mean of all batches; None: the loss is a sum."""
     mean = Mean.of(criterion)
     if mean is None:
         return criterion(outputs, targets), samples
@@ -59,11 +60,11 @@ class WeightedMeans:
         self._figures: dict[str, list[tuple[Any, Any]]] = {}
 
     def add(self, name: str, figure: Any, weight: Any) -> None:
-        """One batch's. It is not waited for."""
+        """Adds the figure of one batch, without waiting for it."""
         self._figures.setdefault(name, []).append((figure, weight))
 
     def result(self) -> dict[str, float]:
-        """The mean of each, or its sum if it was added with no weights.
+        """The mean of each figure, or its sum if it was added without weights.
 
         Raises:
             ValueError: nothing was added.

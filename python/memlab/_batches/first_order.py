@@ -14,9 +14,9 @@ Backward = Callable[..., Any]
 
 
 def first_order(backward: Backward) -> Backward:
-    """For the backward of a function whose gradients have no graph: with ``create_graph=True`` it raises RuntimeError.
+    """Decorates the backward of a function whose gradients have no graph: with ``create_graph=True`` it raises RuntimeError.
 
-    (`once_differentiable` alone lets that pass where the gradient that comes in has no graph either.)
+    (`once_differentiable` alone does not raise if the incoming gradient has no graph either.)
     """
     once: Backward = once_differentiable(backward)
 

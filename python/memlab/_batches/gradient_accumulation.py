@@ -1,4 +1,4 @@
-"""Gradients that the pieces of a batch have added up so far, and buffers between pieces."""
+"""Gradients accumulated over the pieces of a batch, and the state of buffers between pieces."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from memlab._batches.state import Buffers
 
 
 class GradientAccumulation:
-    """A block in which pieces are computed. Afterwards buffers are as one forward leaves them, or as before if it raises."""
+    """A block that computes pieces. Buffers end as after one forward, or as before the block if it raises."""
 
     def __init__(self, batch: Batch) -> None:
         self._parameters = batch.parameters
         self._refuse = batch.refuse
         self._buffers = Buffers(batch.model)
         self._finished = 0
-        # Made in the piece from which sums are worth it: most batches have few.
+        # Created once a batch has enough pieces to need it: most batches have few.
         self._sums: WideSums | None = None
-        # The gradients that were there before, while they are set aside.
+        # The earlier gradients, while they are set aside.
         self._before: list[Tensor | None] | None = None
 
     def __enter__(self) -> GradientAccumulation:
@@ -36,12 +36,12 @@ class GradientAccumulation:
         self._buffers.set_before()
         if self._before is None:
             self.end_sums()
-        else:  # What was added up is no gradient yet.
+        else:  # The accumulated values are not final gradients yet.
             for parameter, old in zip(self._parameters, self._before, strict=True):
                 parameter.grad = old
 
     def piece_done(self) -> None:
-        """After each piece."""
+        """Called after each piece."""
         self._finished += 1
         if self._refuse is not None and (name := self._buffers.rewind()) is not None:
             self._refuse(name)
@@ -51,13 +51,13 @@ class GradientAccumulation:
             self._sums = WideSums(self._parameters)
 
     def set_aside(self) -> None:
-        """Gradients that are there are not those of this batch: `rescale` leaves them as they are."""
+        """Sets existing gradients aside, since they belong to other batches: `rescale` does not scale them."""
         self._before = [parameter.grad for parameter in self._parameters]
         for parameter in self._parameters:
             parameter.grad = None
 
     def rescale(self, factor: Tensor | float) -> None:
-        """Multiplies what was added up since `set_aside`, and adds it to the gradients that were there before."""
+        """Multiplies the gradients accumulated since `set_aside`, and adds them to the gradients from before."""
         assert self._before is not None, "gradients were set aside"
         before, self._before = self._before, None
         if self._sums is not None:
@@ -71,7 +71,7 @@ class GradientAccumulation:
             self._sums.take()
 
     def end_sums(self) -> None:
-        """The parameters have the gradients."""
+        """Moves the sums back into the parameters' gradients."""
         if self._sums is not None:
             self._sums.give_back()
             self._sums = None

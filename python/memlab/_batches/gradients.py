@@ -1,4 +1,4 @@
-"""Gradients while the pieces of a batch add to them."""
+"""Gradients during accumulation over the pieces of a batch."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch.utils.hooks import RemovableHandle
 
 from memlab._paging.torch_private import versions_of
 
-# From so many pieces on, a sum in half precision loses more than the whole batch's gradient has lost anyway.
+# From this number of pieces on, a sum in half precision loses more than the rounding of the whole batch's gradient.
 PIECES_FOR_SUMS = 4
 
 _HALVES = (torch.float16, torch.bfloat16)
 
 
 class Marks:
-    """Which parameters have a gradient so far, and which version of it: PyTorch adds in place."""
+    """The gradients of parameters at a point in time, and their versions: PyTorch adds in place."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self._parameters = parameters
@@ -26,7 +26,7 @@ class Marks:
         self._versions = self._versions_now()
 
     def untouched(self) -> list[Tensor]:
-        """Parameters to whose gradients nothing was added since."""
+        """Parameters whose gradients have not changed since."""
         rows = zip(self._parameters, self._grads, self._versions, self._versions_now(), strict=True)
         return [parameter for parameter, grad, then, now in rows if parameter.grad is grad and then == now]
 
@@ -56,16 +56,16 @@ class WideSums:
 
     @staticmethod
     def bytes_for(parameters: Iterable[Tensor]) -> int:
-        """What the sums take."""
+        """Bytes of the sums for these parameters."""
         return sum(4 * parameter.numel() for parameter in parameters if parameter.dtype in _HALVES)
 
     def take(self) -> None:
-        """Adds the gradients to the sums; the parameters have none then."""
+        """Adds the gradients to the sums, and clears them."""
         for index in range(len(self._parameters)):
             self._take(index)
 
     def take_each(self) -> list[RemovableHandle]:
-        """Takes each gradient as soon as a backward has added it, until these hooks are removed."""
+        """Registers hooks that take each gradient as soon as a backward has added it, until they are removed."""
         return [
             parameter.register_post_accumulate_grad_hook(partial(self._taken, index))
             for index, parameter in enumerate(self._parameters)
@@ -88,7 +88,7 @@ class WideSums:
                 total.mul_(factor)
 
     def give_back(self) -> None:
-        """The parameters' gradients are the sums."""
+        """Sets the parameters' gradients to the sums."""
         for parameter, total in zip(self._parameters, self._sums, strict=True):
             if total is not None:
                 parameter.grad = total.to(parameter.dtype)

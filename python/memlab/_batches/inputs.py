@@ -1,4 +1,4 @@
-"""Inputs that want gradients themselves: those that another model has computed."""
+"""Gradients of a batch's inputs, for inputs that another model has computed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memlab._batches.nested import Samples
 
 
 class InputGradients:
-    """Gradients of a batch that something else has computed, piece by piece."""
+    """Gradients of the inputs of a batch, collected piece by piece."""
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
@@ -23,11 +23,11 @@ class InputGradients:
         self._whole: dict[int, Tensor] = {}
 
     def piece(self, rows: range, device: torch.device) -> Any:
-        """The samples of a piece, without the graphs that they came from."""
+        """The samples of a piece, detached from their graphs."""
         return self.separate(self._samples.piece(rows, device))
 
     def separate(self, piece: Any) -> Any:
-        """The same of samples that are there."""
+        """Detaches samples that are already cut, as `piece` does."""
         if not self._wanted:
             return piece
         leaves = self._samples.leaves_of(piece)
@@ -35,11 +35,11 @@ class InputGradients:
         return self._samples.filled([self._leaves.get(index, leaf) for index, leaf in enumerate(leaves)])
 
     def beside(self, wanted: Sequence[Tensor] | None) -> Sequence[Tensor] | None:
-        """What backward adds gradients to, if it is to leave out some parameters."""
+        """The tensors that backward adds gradients to, if it is restricted to the `wanted` parameters; else None."""
         return None if wanted is None else [*wanted, *self._leaves.values()]
 
     def take(self, rows: range) -> None:
-        """Puts the gradients of a piece into their place."""
+        """Copies the gradients of a piece into those of the batch."""
         for index, leaf in self._leaves.items():
             whole = self._samples.leaves[index]
             if leaf.grad is None:
@@ -51,11 +51,11 @@ class InputGradients:
         self._leaves = {}
 
     def whole(self) -> list[Tensor | None]:
-        """The gradients of the inputs that want one, in the order of the leaves."""
+        """The gradients of the inputs that require one, in the order of the leaves."""
         return [self._whole.get(index) for index in self._wanted]
 
     def backward(self) -> None:
-        """Goes on with them into the graphs that the inputs came from."""
+        """Continues backward with them into the graphs that computed the inputs."""
         rows = [(self._samples.leaves[index], gradient) for index, gradient in self._whole.items()]
         if rows:
             torch.autograd.backward(*zip(*rows, strict=True))

@@ -1,4 +1,4 @@
-"""Random numbers and buffers for each micro-batch's thread, which would otherwise share them."""
+"""Separate random numbers and buffers for the thread of each micro-batch."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from memlab._paging.torch_private import versions_of
 
 
 class RandomNumbers:
-    """A state for each thread: the first goes on with the caller's, the others are seeded from it.
+    """A random state for each thread: the first continues the caller's, the others are seeded from it.
 
-    If threads shared one, a checkpoint within a thread could not draw the same numbers again: others draw in between.
+    With a shared state, a checkpoint within a thread could not draw the same numbers again, since other threads draw in
+    between.
     """
 
     def __init__(self, devices: Iterable[torch.device], threads: int) -> None:
@@ -28,7 +29,7 @@ class RandomNumbers:
             self._states.append(int.from_bytes(seed, "little"))
 
     def resume(self, thread: int) -> None:
-        """The next random numbers are those of this thread."""
+        """Sets the random state to that of this thread."""
         state = self._states[thread]
         if isinstance(state, RandomState):
             state.restore()
@@ -36,18 +37,19 @@ class RandomNumbers:
         RandomState.seed(state, self._devices)
 
     def suspend(self, thread: int) -> None:
-        """Another may draw."""
+        """Saves the random state of this thread, so that another may draw."""
         self._states[thread] = RandomState(self._devices)
 
     def set_before(self) -> None:
-        """As before the batch."""
+        """Restores the state from before the batch."""
         self._before.restore()
 
 
 class InterleavedBuffers:
-    """A model's buffers: each thread finds them as the whole batch would have, and then as it left them itself.
+    """A model's buffers: each thread first finds the values from before the batch, and later those that it left itself.
 
-    What is not written in a thread (running statistics, which are written where threads meet) is the same for all.
+    Buffers that no thread writes are the same for all. These include running statistics, which are written where threads
+    meet.
     """
 
     def __init__(self, model: nn.Module, threads: int) -> None:
@@ -58,14 +60,14 @@ class InterleavedBuffers:
         self._versions: list[int] = []
 
     def resume(self, thread: int) -> None:
-        """They are as this thread left them."""
+        """Sets the buffers to the values that this thread left."""
         own = self._own[thread]
         for name in self._written:
             self._set(name, own.get(name, self._before[name]))
         self._versions = versions_of(list(self._named.values()))
 
     def suspend(self, thread: int) -> None:
-        """Takes note of what the thread has written since `resume`."""
+        """Records the buffers that the thread has written since `resume`."""
         versions = versions_of(list(self._named.values()))
         for (name, buffer), before, after in zip(self._named.items(), self._versions, versions, strict=True):
             if before != after:
@@ -73,7 +75,7 @@ class InterleavedBuffers:
                 self._own[thread][name] = buffer.detach().clone()
 
     def different(self) -> str | None:
-        """The name of one in which threads left different values: it depends on the samples."""
+        """The name of a buffer in which threads left different values, since it depends on the samples; None: none."""
         first, *others = self._own
         for name in sorted(self._written):
             value = first.get(name, self._before[name])
@@ -82,15 +84,15 @@ class InterleavedBuffers:
         return None
 
     def set_before(self) -> None:
-        """As before the batch."""
+        """Restores the buffers from before the batch."""
         with torch.no_grad():
             for name, buffer in self._named.items():
                 buffer.copy_(self._before[name])
 
     def set_after(self, thread: int) -> None:
-        """As after the batch: as this thread left them."""
+        """Sets the buffers to their values after the batch: those that this thread left."""
         self.resume(thread)
 
     def _set(self, name: str, value: Tensor) -> None:
-        # Not a write for autograd: what a graph has saved of it has the same values again whenever that graph runs.
+        # Autograd must not see this write: whenever a graph runs, the buffers have the values that it saved.
         self._named[name].detach().data.copy_(value)

@@ -1,4 +1,4 @@
-"""What a training keeps of its batches."""
+"""Values that a training keeps of its batches."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from memlab._batches.nested import joined
 from memlab._batches.records import Records
 from memlab._paging.torch_private import tree_map_only
 
-#: Nothing; the last batch; losses only, of all batches; everything, on the CPU or on the disk.
+#: Keep nothing; the last batch; only losses, of all batches; all values on the CPU; all values on the disk.
 POLICIES = ("none", "last", "metrics", "host", "disk")
 
 
 class PieceOutputs:
-    """What a model returns for the pieces of a batch, on the CPU.
+    """The outputs of a model for the pieces of a batch, on the CPU.
 
     >>> import torch
     >>> pieces = PieceOutputs()
@@ -35,11 +35,11 @@ class PieceOutputs:
         self._parts: dict[int, tuple[range, Any]] = {}
 
     def add(self, rows: range, outputs: Any) -> None:
-        """Some samples. A piece that ran out of memory comes again, in halves."""
+        """Adds the outputs for some samples. A piece that ran out of memory is added again, in halves."""
         self._parts[rows.start] = (rows, tree_map_only(Tensor, lambda one: one.detach().to("cpu", copy=True), outputs))
 
     def whole(self) -> Any:
-        """All of them together; None: there are none, or they have no row for each sample."""
+        """All outputs together; None: no outputs were added, or they have no row for each sample."""
         parts = [self._parts[begin] for begin in sorted(self._parts)]
         try:
             return joined([outputs for _, outputs in parts], [rows for rows, _ in parts]) if parts else None
@@ -48,7 +48,7 @@ class PieceOutputs:
 
 
 class KeptBatches:
-    """Inputs, targets, outputs and losses of batches, by epoch and batch. Nothing in it has a graph.
+    """Inputs, targets, outputs and losses of batches, by epoch and batch, without graphs.
 
     >>> import torch
     >>> kept = KeptBatches("metrics")
@@ -60,8 +60,8 @@ class KeptBatches:
     """
 
     def __init__(self, policy: str, nbytes: str | int | None = None, folder: str | os.PathLike[str] | None = None) -> None:
-        """`nbytes`: what inputs, targets and outputs may take; the oldest batches are dropped. `folder`: where ``"disk"``
-        stores them; None: a temporary one."""
+        """`nbytes`: maximum bytes of inputs, targets and outputs; the oldest batches are dropped. `folder`: the folder for
+        ``"disk"``; None: a temporary one."""
         if policy not in POLICIES:
             raise ValueError(f"keep={policy!r}: must be one of {', '.join(map(repr, POLICIES))}")
         if folder is not None and policy != "disk":
@@ -73,17 +73,17 @@ class KeptBatches:
 
     @property
     def wants_outputs(self) -> bool:
-        """Whether outputs are kept."""
+        """True if outputs are kept."""
         return self.policy not in ("none", "metrics")
 
     def bound(self, nbytes: str | int | None) -> None:
-        """Lets inputs, targets and outputs take so many bytes from now on."""
+        """Sets the maximum bytes of inputs, targets and outputs from now on."""
         self.nbytes = _size(nbytes)
         self._make_room(0)
 
     @property
     def losses(self) -> list[list[tuple[float, int]]]:
-        """``(loss, samples)``. Those that are on a GPU are waited for."""
+        """``(loss, samples)`` of batches. Waits for losses that a GPU is still computing."""
         if self.policy in ("none", "last"):
             last = self.records.losses()[-1:] if self.policy == "last" else []
             return [epoch[-1:] for epoch in last] if last else [[] for _ in self.inputs]
@@ -97,12 +97,12 @@ class KeptBatches:
         self.records.clear()
 
     def begin_epoch(self) -> None:
-        """What follows belongs to another epoch."""
+        """Begins a new epoch."""
         self.records.begin_epoch()
         self._begin_tensors()
 
     def add(self, *, inputs: Any, targets: Any, outputs: Any) -> None:
-        """A batch that was trained on, of which there is a record."""
+        """Adds the values of a trained batch, which is already in `records`."""
         if not self.inputs:
             self._begin_tensors()
         if self.policy in ("none", "metrics"):
@@ -140,7 +140,7 @@ class KeptBatches:
         self.inputs: list[EpochValues] = []
         self.targets: list[EpochValues] = []
         self.outputs: list[EpochValues] = []
-        # Which batches are held, as epoch and batch, and the bytes of each: the oldest first.
+        # Held batches, as (epoch, batch), and the bytes of each: the oldest first.
         self._held: deque[tuple[int, int]] = deque()
         self._sizes: deque[int] = deque()
 

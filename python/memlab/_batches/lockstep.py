@@ -1,8 +1,8 @@
-"""Lockstep: the gradients of a batch through BatchNorm in training, in micro-batches that run at the same time.
+"""Lockstep: the gradients of a batch through BatchNorm in training, from concurrent micro-batches.
 
-BatchNorm needs the statistics of the whole batch before any sample goes on. So each micro-batch has a thread, of which one
-runs at a time, and they meet in each BatchNorm: once in forward, and once in backward. The loss is computed once, from
-the outputs of all.
+BatchNorm needs the statistics of the whole batch before any sample goes on. So each micro-batch has a thread. One thread
+runs at a time, and all meet in each BatchNorm: once in forward, and once in backward. The loss is computed once, from the
+outputs of all.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from memlab._batches.state import Autocast
 from memlab._batches.threaded_batch import ThreadedBatch
 from memlab._paging.torch_private import tree_flatten, tree_unflatten
 
-# Micro-batches of a batch, if nobody has asked for a size: each meets the others twice in each layer.
+# Default number of micro-batches: each meets the others twice in each layer.
 _MOST = 32
-# Half the size of micro-batches that did not fit, by model.
+# Half the size of the micro-batches that did not fit, by model.
 _LIMITS: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
 
 Scale = Callable[[Tensor], Tensor]
@@ -39,13 +39,13 @@ Scale = Callable[[Tensor], Tensor]
 class Lockstep:
     """One batch through a model, forward and backward.
 
-    The size of micro-batches is the same throughout a batch. If none is asked for there are 32, or fewer where larger ones
-    are known to fit. A forward that runs out of memory begins again: with nothing that stays on the GPU, then with
-    micro-batches of half the size.
+    All micro-batches of a batch have the same size. By default a batch has 32, or fewer where larger ones are known to fit.
+    A forward that runs out of memory begins again: first with nothing kept on the GPU, then with micro-batches of half the
+    size.
     """
 
     def __init__(self, batch: Batch, *, spill: bool | None = None) -> None:
-        """`spill`: micro-batches that wait are in host memory; None: if they are on a GPU."""
+        """`spill`: keep waiting micro-batches in host memory; None: only if the batch is on a GPU."""
         self._batch = batch
         self._has_backward = torch.is_grad_enabled()
         self._spills = batch.device.type == "cuda" if spill is None else spill
@@ -54,12 +54,12 @@ class Lockstep:
     def run(self, loss_of_outputs: Callable[[Any], Tensor], scale: Scale = lambda loss: loss) -> Tensor:
         """Adds to the gradients, and returns the loss without a graph.
 
-        `loss_of_outputs` is given what the model returns for the whole batch, and `scale` the loss before backward.
+        `loss_of_outputs` receives the model's outputs for the whole batch. `scale` receives the loss before backward.
 
         Raises:
-            RuntimeError: micro-batches run other layers than others; a buffer depends on the samples; gradients are off.
+            RuntimeError: micro-batches run different layers; a buffer depends on the samples; gradients are off.
             ValueError: the loss is not one number, or an output has no row for each sample.
-            torch.OutOfMemoryError: a single sample does not fit, or a backward does not, which has added to gradients.
+            torch.OutOfMemoryError: a single sample does not fit, or a backward that has added to gradients does not.
         """
 
         def whole(threaded: ThreadedBatch) -> tuple[Tensor, InputGradients]:
@@ -88,13 +88,13 @@ class Lockstep:
         return loss
 
     def outputs(self) -> Any:
-        """What the model returns for the whole batch, with a graph, whose backward adds to the gradients of parameters;
-        without one where gradients are off.
+        """The model's outputs for the whole batch, with a graph whose backward adds to the gradients of parameters. Without
+        a graph where gradients are off.
 
         Raises:
-            RuntimeError: as `run`; the model is spread over ranks, which cannot wait for each other in a backward.
+            RuntimeError: as in `run`; or the model is spread over ranks, which cannot wait for each other in a backward.
             ValueError: an output has no row for each sample.
-            torch.OutOfMemoryError: a single sample does not fit; in backward: some do not.
+            torch.OutOfMemoryError: a single sample does not fit; in backward: some samples do not fit.
         """
         if not self._has_backward:
             threaded, outputs = self._forward()
@@ -103,14 +103,14 @@ class Lockstep:
         if self._batch.ranks.are_several:
             raise RuntimeError(WITHIN_A_BACKWARD)
         form: list[Any] = []
-        # An output has a graph if something that it was made of has one: here nothing else may have.
+        # An output has a graph if one of its inputs has one: here the anchor guarantees that.
         anchor = torch.empty(0, requires_grad=True)
         inputs = [leaf for leaf in self._batch.samples.leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
         leaves = _LockstepOutputs.apply(self, form, anchor, *inputs, *self._batch.parameters)
         return tree_unflatten(list(leaves), form[0])
 
     def _forward(self) -> tuple[ThreadedBatch, Any]:
-        """All threads, which wait for their gradients, and the outputs."""
+        """Runs the forward of all threads, which then wait for their gradients. Returns them and the outputs."""
 
         def attempt(threaded: ThreadedBatch) -> tuple[ThreadedBatch, Any]:
             try:
@@ -122,7 +122,7 @@ class Lockstep:
         return self._attempted(attempt)
 
     def _attempted(self, work: Callable[[ThreadedBatch], Any]) -> Any:
-        """Does it in threads, again and again until it fits."""
+        """Runs `work` in threads, and repeats it with less memory until it fits."""
         batch = self._batch
         while True:
             size = self._size()
@@ -145,7 +145,7 @@ class Lockstep:
                 make_room(error)
 
     def _halve(self, size: int) -> None:
-        """Micro-batches of this size do not fit."""
+        """Halves the size of micro-batches, since this one does not fit."""
         self._batch.sizing.failed(size)
         _LIMITS[self._batch.model] = size // 2
 
@@ -159,7 +159,7 @@ class Lockstep:
 
 
 class _LockstepOutputs(torch.autograd.Function):
-    """A model's outputs for all samples. The threads that made them wait for backward, or until nobody can ask for it."""
+    """A model's outputs for all samples. Their threads wait for backward, or until no backward is possible any more."""
 
     @staticmethod
     def forward(ctx: Any, lockstep: Lockstep, form: list[Any], anchor: Tensor, *begin: Tensor) -> tuple[Any, ...]:
@@ -167,7 +167,7 @@ class _LockstepOutputs(torch.autograd.Function):
         leaves, shape = tree_flatten(outputs)
         form.append(shape)
         ctx.threaded, ctx.parameters = threaded, lockstep._batch.parameters
-        # (Of `ctx`, not of the batch, which its threads keep alive.)
+        # (Finalizes `ctx` rather than the batch, which its threads keep alive.)
         finalize(ctx, threaded.end, undo=False).atexit = False
         ctx.set_materialize_grads(False)
         outputs = tuple(leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves)

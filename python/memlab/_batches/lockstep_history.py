@@ -1,4 +1,4 @@
-"""Figures of earlier batches in lockstep for the next ones: how much they save, how much of it may stay on the GPU."""
+"""Figures of earlier batches in lockstep, for the next ones: the bytes saved, and the share that may stay on the GPU."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from memlab._activations.forward_profile import ForwardProfile
 from memlab._activations.offload_schedule import OffloadSchedule
 from memlab._batches.sizing import room_on
 
-# How much of the memory that a batch has left free the next one may take: more may be alive at once then.
+# Share of the memory left free by a batch that the next one may take, since its peak may be higher.
 _FREE_SHARE = 0.8
-# Of the memory that is free: for what is on its way to the host, and for what is on its way back, each.
+# Divides the free memory: one part for copies to the host, and one for copies back.
 _PENDING_DIVISOR = 16
-# Of how many kinds of batches something is known, for each model.
+# Kinds of batches with a history, for each model.
 _MAX_HISTORIES = 64
 _ALL: WeakKeyDictionary[nn.Module, OrderedDict[Any, LockstepHistory]] = WeakKeyDictionary()
 
@@ -27,21 +27,21 @@ class MicrobatchHistory:
     """The forwards of a micro-batch, one in each batch."""
 
     def __init__(self, pending_nbytes: int) -> None:
-        """`pending_nbytes`: bytes that may be on their way to the host, and back."""
+        """`pending_nbytes`: bytes that may be on their way to the host, and as many on their way back."""
         self._pending_nbytes = pending_nbytes
         #: Bytes that stay on the device.
         self.keep_nbytes = 0
-        #: Bytes that autograd has saved and that could have been moved.
+        #: Bytes saved by autograd that could be offloaded.
         self.saved_nbytes = 0
-        #: What its last backward read from the host; None: where it met the others.
+        #: Storages that its last backward read from the host; None: a meeting with the other threads.
         self.order: list[Any] = []
 
     def beginning_with(self, _signature: Any) -> MicrobatchHistory:
-        """There is one kind of forward."""
+        """This history: a micro-batch has only one kind of forward."""
         return self
 
     def begin(self) -> tuple[OffloadSchedule, ForwardProfile | None]:
-        """The schedule of a forward. What is made last is needed first, and stays."""
+        """The schedule of a forward. The tensors made last are needed first, and stay."""
         order, self.order = self.order, []
         leaving = max(self.saved_nbytes - self.keep_nbytes, 0)
         schedule = OffloadSchedule(
@@ -54,30 +54,30 @@ class MicrobatchHistory:
         return schedule, None
 
     def ended(self, operations: int, *, has_saved: bool, offered_nbytes: int) -> None:
-        """A forward has ended, of which so many bytes could have been moved."""
+        """Records the end of a forward: `offered_nbytes` of its tensors could have been offloaded."""
         self.saved_nbytes = offered_nbytes
 
 
 class LockstepHistory:
-    """The batches of a model that were cut into the same pieces."""
+    """The history of a model's batches that were cut into the same pieces."""
 
     def __init__(self, device: torch.device, pieces: int) -> None:
-        #: Bytes that one thread may have on their way to the host, and one on their way back.
+        #: Bytes that one thread may have on their way to the host, and as many on their way back.
         self.pending_nbytes = 0
         self._device = device
-        # What may be allocated on it.
+        # Bytes that may be allocated on the device.
         self._allowed: int | None = None
         self._pieces = pieces
-        #: Of each thread.
+        #: The history of each thread.
         self.histories: list[MicrobatchHistory] = []
-        #: Whether all of a batch was seen to fit on the device.
+        #: True once a whole batch was seen to fit on the device.
         self.fits = False
 
     @staticmethod
     def of(
         model: nn.Module, device: torch.device, memory: int | None, pieces: Sequence[range], form: str = ""
     ) -> LockstepHistory:
-        """What is known of a model's batches of samples of this form that may take so much memory (None: all)."""
+        """The history of a model's batches of this form within this memory (None: all free memory)."""
         known = _ALL.setdefault(model, OrderedDict())
         autocast = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
         key = (device, memory, len(pieces), len(pieces[0]), form, model.training, autocast)
@@ -88,7 +88,7 @@ class LockstepHistory:
         return lockstep_history
 
     def begin(self, memory: int | None) -> int:
-        """A batch begins, whose threads spill. Returns the bytes that they may take."""
+        """Begins a batch whose threads spill. Returns the bytes that they may take."""
         room = _room(self._device, memory)
         if self._device.type == "cuda":
             self._allowed = torch.cuda.memory_allocated(self._device) + room
@@ -99,9 +99,9 @@ class LockstepHistory:
         return room
 
     def ended(self, host_nbytes: int) -> None:
-        """A batch that spilled has come to its end: takes note of how much more of it could stay on the device.
+        """Ends a batch that spilled: computes how much more of it can stay on the device.
 
-        `host_nbytes`: the most that there was on the host of threads that waited.
+        `host_nbytes`: the peak of the bytes that waiting threads had on the host.
         """
         if self._allowed is None:
             return
@@ -114,7 +114,7 @@ class LockstepHistory:
             history.keep_nbytes = keep * history.saved_nbytes // max(saved, 1)
 
     def failed(self) -> bool:
-        """A batch ran out of memory. Returns whether the next one will take less."""
+        """Records that a batch ran out of memory. Returns True if the next one will take less."""
         is_less = self.fits or any(history.keep_nbytes for history in self.histories)
         self.fits = False
         for history in self.histories:
@@ -123,10 +123,10 @@ class LockstepHistory:
 
 
 def _room(device: torch.device, memory: int | None) -> int:
-    """Bytes that a batch may take on a device. The host, to which threads go, has none to spare."""
+    """Bytes that a batch may take on a device; 0 for the CPU, since spilling goes to the same memory."""
     return room_on(device, memory) if device.type == "cuda" else 0
 
 
 def forget_lockstep_history(model: nn.Module) -> None:
-    """Forgets the figures of a model's batches."""
+    """Forgets the history of a model's batches."""
     _ALL.pop(model, None)

@@ -1,4 +1,4 @@
-"""What pieces of a batch log, to be logged once for the batch."""
+"""Values that the pieces of a batch log, combined and logged once for the batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# How values of pieces are those of the batch, by the name of Lightning's `reduce_fx`. Others are means.
+# Reductions of the pieces' values, by the name of Lightning's `reduce_fx`. Other values are averaged.
 _TOGETHER: dict[str, Callable[[Any, Any], Any]] = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum}
 
 
@@ -29,17 +29,17 @@ class LoggedValues:
         self._piece: tuple[Any, dict[str, tuple[Any, dict[str, Any]]]] = (0, {})
 
     def begin(self, weight: Any) -> None:
-        """A piece is computed, perhaps not to its end."""
+        """Begins a piece, which may not be completed."""
         self._piece = (weight, {})
 
     def log(self, name: str, value: Any, *given: Any, **options: Any) -> None:
-        """In place of Lightning's."""
+        """Replaces Lightning's `self.log`."""
         if given:
             raise TypeError(f"self.log({name!r}, …): give all but name and value by their names")
         self._piece[1][name] = (value, options)
 
     def keep(self) -> None:
-        """The piece was computed to its end."""
+        """Keeps the values of the piece, which is complete."""
         self._pieces.append(self._piece)
 
     def log_to(self, log: Callable[..., None]) -> None:
@@ -55,7 +55,7 @@ class LoggedValues:
 
 def _of_batch(rows: list[tuple[Any, Any]], reduce_fx: Any) -> Any:
     if not isinstance(rows[0][1], (int, float, Tensor)):
-        return rows[-1][1]  # A metric, which has counted all pieces itself.
+        return rows[-1][1]  # A metric object, which has counted all pieces itself.
     values = [torch.as_tensor(value).detach() for _, value in rows]
     together = _TOGETHER.get(reduce_fx if isinstance(reduce_fx, str) else getattr(reduce_fx, "__name__", ""))
     if together is not None:
@@ -68,6 +68,6 @@ def _of_batch(rows: list[tuple[Any, Any]], reduce_fx: Any) -> Any:
     like = next((value for value in values if value.is_floating_point()), torch.ones(()))
     dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
     weights = [torch.as_tensor(weight).to(value.device, dtype) for (weight, _), value in zip(rows, values, strict=True)]
-    # A mean of nothing is no number, and counts nothing.
+    # The mean of an empty piece is NaN; its weight is 0.
     parts = [(value.to(dtype) * weight).where(weight != 0, 0) for value, weight in zip(values, weights, strict=True)]
     return torch.stack(parts).sum() / torch.stack(weights).sum()

@@ -1,7 +1,7 @@
-"""Micro-batches of one batch in threads of their own, which run one at a time and meet.
+"""The micro-batches of one batch, each in its own thread. They run one at a time, and meet.
 
-A thread runs until its next meeting, and then the next thread runs, in the same order each time: results are the same each
-time too. The caller's thread waits meanwhile, merges the contributions to a meeting, and gives each thread the result.
+Each thread in turn runs until its next meeting, always in the same order, so results are reproducible. Meanwhile the
+caller's thread waits. It merges the contributions to a meeting, and gives each thread the result.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any
 
 
 class ThreadCancelled(BaseException):
-    """Raised in a thread, at a meeting that will not take place."""
+    """Raised in a thread at a meeting that was cancelled."""
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """The contribution of a thread to a place where it waits for the others."""
+    """A thread's contribution to a place where it waits for the others."""
 
     #: The same for all threads that meet.
     place: Any
     #: The place, for messages.
     name: str
     contribution: Any
-    #: Makes one result of all contributions, which are in the order of threads.
+    #: Merges all contributions, which are in the order of threads, into one result.
     merge: Callable[[list[Any]], Any]
 
 
@@ -39,25 +39,25 @@ class MicrobatchThread:
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
-        # No end to what may be put there: a thread that is told to end need not be waiting.
+        # Unbounded: a thread that is to end need not be waiting.
         self._orders: SimpleQueue[Any] = SimpleQueue()
         self._reports: SimpleQueue[Meeting | BaseException | None] = SimpleQueue()
         self._is_ending = False
         self._is_started = False
-        # If the program exits all the same, nothing waits for it.
+        # A daemon, so that the exit of the program does not wait for it.
         self._thread = threading.Thread(
             target=contextvars.copy_context().run, args=(self._run,), name="memlab micro-batch", daemon=True
         )
-        #: Whether it is between two meetings.
+        #: True between two meetings.
         self.is_running = False
 
     @staticmethod
     def current() -> MicrobatchThread | None:
-        """The one that the caller runs in; None in any other thread."""
+        """The micro-batch thread of the caller; None in any other thread."""
         return getattr(_HERE, "thread", None)
 
     def meet(self, meeting: Meeting) -> Any:
-        """Called in the thread: waits for the others. Returns what `merge` made of all contributions."""
+        """Waits for the other threads; called within the thread. Returns the merged contributions."""
         if self._is_ending:
             raise ThreadCancelled
         self._reports.put(meeting)
@@ -67,8 +67,8 @@ class MicrobatchThread:
         return order
 
     def go(self, order: Any) -> Meeting | None:
-        """Has the thread run until its next meeting, with the result of the last one. Returns None when it has finished, and
-        raises what it raised."""
+        """Runs the thread until its next meeting, with the result of the last one. Returns None when it has finished, and
+        raises its exception."""
         self.is_running = True
         if self._is_started:
             self._orders.put(order)
@@ -84,7 +84,7 @@ class MicrobatchThread:
         return report
 
     def end(self) -> None:
-        """Has the thread raise `ThreadCancelled` at its next meeting, and waits for its thread."""
+        """Makes the thread raise `ThreadCancelled` at its next meeting, and waits until it has ended."""
         self._is_ending = True
         if self._is_started:
             self._orders.put(None)
@@ -110,20 +110,21 @@ class MicrobatchThreads:
         resume: Callable[[int], None],
         suspend: Callable[[int, Meeting | None], None],
     ) -> None:
-        """`resume(index)` is called before a thread runs, and `suspend(index, meeting)` when it waits, or has finished."""
+        """`resume(index)` is called before a thread runs, and `suspend(index, meeting)` when it waits or has finished."""
         self._threads = [MicrobatchThread(work) for work in works]
         self._names = names
         self._resume = resume
         self._suspend = suspend
 
     def end(self) -> None:
-        """Ends those that have not finished."""
-        # One at a time here too: first the one that an interrupt has left running.
+        """Ends the threads that have not finished."""
+        # One at a time here too. A thread that an interrupt has left running ends first.
         for thread in sorted(self._threads, key=lambda thread: not thread.is_running):
             thread.end()
 
     def run(self, until: Any = None) -> list[Any]:
-        """Threads run and meet until all are at this place, or have finished. Then what they bring there is returned.
+        """Runs the threads from meeting to meeting until all are at this place, or have finished. Returns their
+        contributions to this place.
 
         Raises:
             RuntimeError: threads are at different places.

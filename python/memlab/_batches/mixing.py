@@ -1,4 +1,4 @@
-"""Whether samples go through a model without each other, as pieces need it: tried once for each model, with two or three."""
+"""Checks that a model computes samples independently, as pieces require: tried once for each model, with 2 or 3 samples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from memlab._batches.state import RandomState, evaluating
 from memlab._batches.trial import DrewRandomNumbers, Trial, TrialForm, weighted_sum
 from memlab._paging.torch_private import tree_flatten
 
-# The samples that are compared, each alone.
+# Maximum number of samples that are compared, each alone.
 _MOST = 3
 _RANDOM = (
     nn.Dropout,
@@ -38,30 +38,30 @@ _RANDOM = (
 @dataclass(frozen=True)
 class _Found:
     mixes: bool = False
-    #: What is wrong with an output whose samples are not in its first dimension; None: nothing.
+    #: The error for an output whose samples are not in its first dimension; None: no such output.
     unjoinable: str | None = None
-    #: The random numbers that all samples share, for messages; None: there are none.
+    #: The random numbers that all samples share, for messages; None: none.
     shared: str | None = None
 
 
-# By the model, and whether it is in training.
+# By model and training mode.
 _FOUND: WeakKeyDictionary[nn.Module, dict[bool, _Found]] = WeakKeyDictionary()
 
 
 def look_for_mixing(batch: Batch, *, joins: bool, size: int = _MOST) -> None:
-    """Tries whether the first samples give other outputs, or other gradients, when others are beside them.
+    """Tests whether the outputs or gradients of the first samples change when other samples are in the batch.
 
-    Nothing is left of these forwards. A model that is random in evaluation mode too, whose shards wait for other ranks, or
-    that fails with a few samples, is not tried.
+    These forwards leave no trace. Models that are random in evaluation mode too, whose shards wait for other ranks, or that
+    fail with a few samples are not tried.
 
     Args:
         batch: the batch, which goes through in pieces.
-        joins: whether outputs of pieces are put together.
-        size: samples of a piece. So many are known to fit, or are about to be tried.
+        joins: whether the outputs of pieces are joined.
+        size: samples of a piece: a number that is known to fit, or is about to be tried.
 
     Raises:
-        RuntimeError: they do. (If that is allowed, it is said as a warning.)
-        ValueError: an output has no row for each sample, and is to be joined.
+        RuntimeError: the model mixes samples. (A warning instead, where that is allowed.)
+        ValueError: an output that is to be joined has no row for each sample.
     """
     known = _FOUND.setdefault(batch.model, {})
     is_new = batch.model.training not in known
@@ -98,13 +98,13 @@ def look_for_mixing(batch: Batch, *, joins: bool, size: int = _MOST) -> None:
 def _found(batch: Batch, size: int) -> _Found:
     if batch.ranks.are_in_step:
         return _Found()
-    # (BatchNorm in training is somebody else's: in lockstep it is exact.)
+    # (Other code handles BatchNorm in training: in lockstep it is exact.)
     modes = [evaluating] if mixing_layers(batch.model) else [_without_dropout, evaluating]
     random = RandomState({batch.device})
     try:
         for quiet in modes:
             with quiet(batch.model):
-                # Without running statistics BatchNorm mixes samples in evaluation mode too.
+                # BatchNorm without running statistics mixes samples in evaluation mode too.
                 if mixing_layers(batch.model):
                     return _Found()
                 found = _tried(batch, size)
@@ -120,20 +120,20 @@ def _found(batch: Batch, size: int) -> _Found:
 
 
 def _shared_draws(batch: Batch, size: int) -> str | None:
-    """The random numbers that all samples share, found with the first way that works."""
+    """The random numbers that all samples share, found with the first form of trial that works."""
     model = batch.ranks.model()
     for pieces in _divisions(len(batch.samples), size):
         for kind in (TrialForm.REPLICA, TrialForm.ITSELF):
             try:
                 trial = Trial(model, batch.samples, batch.device, batch.memory, kind)
                 return shared_draws(trial, range(pieces[-1].stop), pieces[0], batch.device)
-            except Exception as error:  # Its pieces fail too, and say why.
+            except Exception as error:  # The batch's pieces fail with the same error.
                 make_room(error)
     return None
 
 
 def _tried(batch: Batch, size: int) -> _Found | None:
-    """The result of the first way that works; None: the model draws random numbers."""
+    """The result of the first form of trial that works; None: the model draws random numbers."""
     model = batch.ranks.model()
     for pieces in _divisions(len(batch.samples), size):
         for kind in TrialForm.of(model, is_sharded=False):
@@ -141,7 +141,7 @@ def _tried(batch: Batch, size: int) -> _Found | None:
                 return _compared(Trial(model, batch.samples, batch.device, batch.memory, kind), pieces)
             except DrewRandomNumbers:
                 return None
-            except Exception as error:  # Its pieces fail too, and say why.
+            except Exception as error:  # The batch's pieces fail with the same error.
                 is_too_large = is_out_of_memory(error)
                 make_room(error)
         if is_too_large:
@@ -156,14 +156,14 @@ def _tried(batch: Batch, size: int) -> _Found | None:
 
 
 def _divisions(count: int, size: int) -> list[list[range]]:
-    """Divides a few samples: into single ones, or, for a model that needs several at once, into two pieces."""
+    """Divides a few samples into single ones, or into two pieces for a model that needs several at once."""
     singles = [range(index, index + 1) for index in range(min(max(size, 2), _MOST, count))]
     two = [range(size), range(size, min(2 * size, count))]
     return [singles, two] if 1 < size < count else [singles]
 
 
 def _compared(trial: Trial, pieces: list[range]) -> _Found:
-    """Compares the results of samples together and in pieces."""
+    """Compares the results of samples computed together and in pieces."""
     rows = range(pieces[-1].stop)
     outputs = [trial.outputs(part) for part in [rows, *pieces]]
     counts = [len(part) for part in [rows, *pieces]]
@@ -174,20 +174,20 @@ def _compared(trial: Trial, pieces: list[range]) -> _Found:
     )
     unjoined = next((message for message in wrong if message is not None), None)
     if len(set(map(len, outputs))) > 1:
-        return _Found(mixes=True, unjoinable=unjoined)  # More of them, the more samples there are.
+        return _Found(mixes=True, unjoinable=unjoined)  # The number of outputs depends on that of samples.
     shapes = {
         index: [leaf.shape[1:] for leaf in leaves]
         for index, leaves in enumerate(zip(*outputs, strict=True))
         if all(_is_of(leaf, count) for leaf, count in zip(leaves, counts, strict=True))
     }
-    # (Others are as long as the longest sample, for instance.)
+    # (Outputs of other shapes are, for example, as long as the longest sample.)
     compared = [index for index, tails in shapes.items() if len(set(tails)) == 1]
     compares = any(_compares(tails, counts) for tails in shapes.values())
     if compares or not compared:
         return _Found(compares, unjoined)
 
     def objective(outputs: Any, part: range) -> tuple[Tensor, list[Tensor]]:
-        """A weighted sum of all outputs, and the outputs in their places among all samples."""
+        """A weighted sum of all outputs, and the outputs at their rows among all samples."""
         leaves, _ = tree_flatten(outputs)
         terms, beside = [torch.zeros((), dtype=torch.float64, device=leaves[compared[0]].device)], []
         for index in compared:
@@ -201,7 +201,7 @@ def _compared(trial: Trial, pieces: list[range]) -> _Found:
 
     whole, moved = trial.seen(rows, objective), trial.seen(rows, objective, moved=True)
     parts = weighted_sum([(trial.seen(part, objective), 1.0) for part in pieces])
-    # Not if it gives something else each time.
+    # A model with different results each time does not count as mixing.
     mixes = trial.are_apart(whole, moved, parts) and not trial.are_apart(whole, moved, trial.seen(rows, objective))
     return _Found(mixes, unjoined)
 
@@ -211,13 +211,13 @@ def _is_of(leaf: Any, samples: int) -> bool:
 
 
 def _compares(tails: Sequence[torch.Size], counts: Sequence[int]) -> bool:
-    """Whether an output has a row and a column for each sample."""
+    """True if an output has a row and a column for each sample."""
     return len(set(tails)) > 1 and any(list(lengths) == list(counts) for lengths in zip(*tails, strict=False))
 
 
 @contextmanager
 def _without_dropout(model: nn.Module) -> Iterator[None]:
-    """Runs a block in which layers that draw random numbers in training do not."""
+    """Runs a block in which layers that draw random numbers in training are in evaluation mode."""
     layers = [module for module in model.modules() if isinstance(module, _RANDOM) and module.training]
     for layer in layers:
         layer.training = False

@@ -1,4 +1,4 @@
-"""The loss that a model computes itself, as Hugging Face's do: of what it is the mean is found by trying."""
+"""The loss that a model computes itself, as Hugging Face's models do. Trials find the denominator of its mean."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from memlab._batches.ranks import Ranks
 from memlab._batches.state import evaluating
 from memlab._batches.trial import Trial, TrialForm, weighted_sum
 
-# What such models do not count.
+# The label that such models ignore.
 _IGNORED = -100
 _INSTEAD = "Have the model return its outputs, and give memlab.accumulate the loss as loss_fn"
 
@@ -34,14 +34,14 @@ def _next_labels(labels: Tensor) -> Tensor:
     return (labels[..., 1:] != _IGNORED).sum()
 
 
-# What a mean may be over, by name. Next labels: those of language models, whose first label is no word's successor.
+# Denominators of a mean, by name. Next labels: language models predict each label but the first.
 _OVER: dict[str, Callable[[Tensor], Tensor]] = {"samples": _samples, "labels": _labels, "next labels": _next_labels}
-# Not a mean: what it is divided by was given to the model, as Hugging Face's Trainer does.
+# A sum: the denominator was given to the model, as Hugging Face's Trainer does.
 _SUM = "the sum"
 
 
 class ModelLoss:
-    """What a model returns as its loss, for pieces: a mean over samples or labels, or a sum."""
+    """The loss that a model returns for pieces: a mean over samples or labels, or a sum."""
 
     def __init__(self, over: str) -> None:
         self.over = over
@@ -51,15 +51,15 @@ class ModelLoss:
     def of(
         model: nn.Module, samples: Samples, device: torch.device, memory: int | None, instead: str = _INSTEAD
     ) -> ModelLoss:
-        """Finds out of what the model's loss is the mean: from the losses of two samples, apart and together.
+        """Finds the denominator of the model's loss, from the losses of two samples, apart and together.
 
-        `instead`: what to do if it is no mean, for the message.
+        `instead`: for the message, the remedy if the loss is no mean.
 
         Raises:
-            ValueError: it returns no loss, or one that is no such mean.
+            ValueError: the model returns no loss, or one that is no such mean.
         """
         if len(samples) < 2:
-            return ModelLoss("samples")  # There is one piece.
+            return ModelLoss("samples")  # The batch is one piece.
         if model not in _FOUND:
             _FOUND[model] = _found(model, samples, device, memory, instead)
         return ModelLoss(_FOUND[model])
@@ -69,7 +69,7 @@ class ModelLoss:
         return samples if self.over not in _OVER or self.over == "samples" or labels is None else _OVER[self.over](labels)
 
     def countable(self, labels: Any) -> Any:
-        """Nothing is changed: the model has its labels among its inputs."""
+        """Returns the labels unchanged: the model has them among its inputs."""
         return labels
 
     def __call__(self, outputs: Any, labels: Any) -> Tensor:
@@ -77,13 +77,13 @@ class ModelLoss:
 
 
 def labels_of(inputs: Any) -> Tensor | None:
-    """The labels among a model's inputs."""
+    """The labels among a model's inputs, or None."""
     labels = inputs.get("labels") if hasattr(inputs, "get") else None
     return labels if isinstance(labels, Tensor) else None
 
 
 def loss_in(outputs: Any) -> Tensor:
-    """The loss among what a model returns. Raises ValueError if there is none."""
+    """The loss among a model's outputs. Raises ValueError if they have none."""
     loss = outputs.get("loss") if isinstance(outputs, dict) else getattr(outputs, "loss", None)
     if not isinstance(loss, Tensor):
         raise ValueError(
@@ -107,7 +107,7 @@ def _found(model: nn.Module, samples: Samples, device: torch.device, memory: int
             try:
                 name, losses = _mean_of(Trial(model, both, device, memory, kind), both, over)
                 break
-            except Exception as error:  # Kernels may know no float64, for instance.
+            except Exception as error:  # Some kernels do not support float64, for example.
                 if kind is kinds[-1]:
                     raise
                 make_room(error)
@@ -121,7 +121,8 @@ def _found(model: nn.Module, samples: Samples, device: torch.device, memory: int
 
 
 def _mean_of(trial: Trial, both: Samples, over: list[str]) -> tuple[str | None, list[float]]:
-    """Over what the loss is the mean, if loss and gradients of two samples are those of each, weighted; and the losses."""
+    """The denominator for which the weighted losses and gradients of two single samples add up to those of both; and the
+    losses."""
 
     def objective(outputs: Any, _rows: range) -> tuple[Tensor, list[Tensor]]:
         return loss_in(outputs), []
@@ -142,7 +143,7 @@ def _mean_of(trial: Trial, both: Samples, over: list[str]) -> tuple[str | None, 
 
 
 def _unlike(labels: Tensor) -> Tensor:
-    """Labels of two samples of which the second has half as many that count, so that means over this or that differ."""
+    """Labels of two samples where the second has half as many that count, so that the possible means differ."""
     labels = labels.where(labels != _IGNORED, 0)
     if labels.dim() == 1:
         labels[1] = _IGNORED

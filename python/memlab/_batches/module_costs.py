@@ -1,4 +1,4 @@
-"""What the modules of a model take for a batch: the times of forward and backward, and what autograd saves."""
+"""The cost of each module of a model for a batch: times of forward and backward, and bytes that autograd saves."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _STEPS = 2
 
 @dataclass(frozen=True)
 class ModuleCost:
-    """What a module and all within it take for a batch."""
+    """The cost of a module, with all modules within it, for a batch."""
 
-    #: Milliseconds, of all calls together.
+    #: Milliseconds of all calls together.
     forward_ms: float
     backward_ms: float
-    #: Bytes that autograd saves of each sample until backward; parameters do not count.
+    #: Bytes per sample that autograd saves until backward, without parameters.
     saved_nbytes: int
 
 
 def module_costs(model: nn.Module, inputs: Any) -> dict[str, ModuleCost]:
-    """Runs forward and backward of a small batch twice, and measures the second. Nothing is left of it: gradients, buffers
-    and random numbers are as before.
+    """Runs forward and backward of a small batch twice, and measures the second. Gradients, buffers and random numbers are
+    restored.
 
     Raises:
-        ValueError: there are no samples.
+        ValueError: the batch has no samples.
     """
     samples = Samples(inputs)
     if len(samples) == 0:
@@ -56,7 +56,7 @@ def module_costs(model: nn.Module, inputs: Any) -> dict[str, ModuleCost]:
 
 @dataclass
 class _Calls:
-    """The calls of one module: when forwards began and ended, when backwards did, and what was saved meanwhile."""
+    """The calls of one module: begin and end of its forwards and backwards, and the bytes saved meanwhile."""
 
     forwards: list[tuple[Any, Any]] = field(default_factory=list)
     backwards: list[_Backward] = field(default_factory=list)
@@ -78,7 +78,7 @@ class _Measured:
         self._model = model
         self._is_cuda = device.type == "cuda"
         self._calls = {module: _Calls() for module in model.modules()}
-        # The modules that are running, the innermost last, with when they began and where their inputs come from.
+        # The running modules, the innermost last, each with its begin and the graph nodes of its inputs.
         self._running: list[tuple[nn.Module, Any, list[Any]]] = []
         self._storages = {tensor_key(parameter) for parameter in model.parameters()}
 
@@ -94,7 +94,7 @@ class _Measured:
 
     @contextmanager
     def hooked(self) -> Iterator[None]:
-        """A block in which the forwards of modules are noted."""
+        """A block in which the forwards of modules are recorded."""
         handles = [module.register_forward_pre_hook(self._begins, with_kwargs=True) for module in self._calls]
         handles += [module.register_forward_hook(self._ends, prepend=True) for module in self._calls]
         try:
@@ -105,7 +105,7 @@ class _Measured:
                 handle.remove()
 
     def _begins(self, module: nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        # Now, since an operation that writes in place gives its input another origin.
+        # Recorded now, since an in-place operation gives its input another graph node.
         tensors = [leaf for leaf in tree_leaves((inputs, keywords)) if isinstance(leaf, Tensor)]
         self._running.append((module, self._now(), [one.grad_fn for one in tensors if one.grad_fn is not None]))
 
@@ -145,13 +145,13 @@ class _Measured:
         over = self._now()
         for calls in self._calls.values():
             for backward in calls.backwards:
-                if backward.ended is None:  # Its inputs want no gradient, as the first module's.
+                if backward.ended is None:  # Its inputs need no gradient, as those of the first module.
                     backward.ended = over
         if self._is_cuda:
             over.synchronize()
 
     def costs(self, samples: int) -> dict[str, ModuleCost]:
-        """By the names of modules."""
+        """The costs by module name."""
         return {
             name: ModuleCost(
                 forward_ms=sum(self._milliseconds(*pair) for pair in self._calls[module].forwards),

@@ -1,4 +1,4 @@
-"""Watches the order of a training's steps: forward, loss, backward, step, zero_grad."""
+"""Checks the order of a training's steps: forward, loss, backward, step, zero_grad."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from memlab.training_warnings import (
     TrainingWarning,
 )
 
-#: Raise; warn once; do not look.
+#: Raise an error; warn once; do not check.
 LEVELS = ("strict", "default", "quiet")
 
 
 class Monitor:
-    """Follows one step after the other, from the outputs of a forward to the optimizer's step.
+    """Follows each step, from the outputs of a forward to the optimizer's step.
 
-    Backward is seen by hooks on the outputs, the step by the optimizer's. Whether gradients were zeroed is seen by the first
-    gradient itself: it is another tensor then, or another version.
+    Hooks on the outputs detect backward, and hooks on the optimizer detect its step. The first gradient shows if gradients
+    were zeroed: it is then another tensor, or has another version.
     """
 
     def __init__(self, level: str) -> None:
@@ -38,7 +38,7 @@ class Monitor:
 
     @property
     def level(self) -> str:
-        """What happens to a training that leaves something out."""
+        """The reaction to a training that leaves something out: one of `LEVELS`."""
         return self._level
 
     @level.setter
@@ -48,7 +48,7 @@ class Monitor:
         self._level = level
 
     def reset(self, model: Any, optimizer: Any) -> None:
-        """Another model, optimizer or criterion: everything may be warned of again."""
+        """Begins anew for another model, optimizer or criterion: each warning may be issued again."""
         for hook in self._hooks:
             hook.remove()
         self._model = model
@@ -59,7 +59,7 @@ class Monitor:
         self._hooks = _hooks_on(optimizer, self)
 
     def forward(self, outputs: Any) -> None:
-        """Outputs of a batch are there."""
+        """Called with the outputs of a batch."""
         if self._level == "quiet" or not torch.is_grad_enabled():
             return
         is_training = self._model.training
@@ -69,16 +69,16 @@ class Monitor:
                 leaf.register_hook(lambda _gradient: self._backward(is_training))
 
     def loss(self, loss: Tensor) -> None:
-        """The loss of the last outputs was computed."""
+        """Called with the loss of the last outputs."""
         if self._has_outputs and torch.is_grad_enabled() and not loss.requires_grad:
             self._say(LossFromDetachedOutputs())
 
     def gradients(self) -> None:
-        """The gradients of a batch were computed by memlab itself."""
+        """Called when memlab has computed the gradients of a batch."""
         self._was_reached = True
 
     def before_step(self) -> None:
-        """The optimizer is about to step."""
+        """Called before the optimizer steps."""
         if self._level == "quiet" or not isinstance(self._model, nn.Module):
             return
         gradient = self._gradient()
@@ -94,14 +94,14 @@ class Monitor:
                 self._say(ParametersWithoutGradient(missing))
 
     def after_step(self) -> None:
-        """It has."""
+        """Called after the optimizer has stepped."""
         self._begin_step()
         self._has_stepped = True
         gradient = self._gradient()
         self._used = None if gradient is None else (weakref.ref(gradient), versions_of([gradient])[0])
 
     def step(self, optimizer: Any) -> None:
-        """Has an optimizer step. One that is not PyTorch's has no hooks to see that by."""
+        """Lets an optimizer step. Calls `before_step` and `after_step` directly for optimizers that are not PyTorch's."""
         if self._hooks:
             optimizer.step()
             return
@@ -114,7 +114,7 @@ class Monitor:
         self._was_reached = False
 
     def _backward(self, is_training: bool) -> None:
-        """A backward has come to the outputs, and has not added to the model's gradients yet."""
+        """Called when a backward reaches the outputs, before it adds to the model's gradients."""
         if not self._was_reached:
             gradient = self._gradient()
             if gradient is not None and self._is_used(gradient):
@@ -124,13 +124,13 @@ class Monitor:
             self._say(TrainingInEvalMode())
 
     def _gradient(self) -> Tensor | None:
-        """The first gradient that there is."""
+        """The first gradient among the model's parameters, or None."""
         if not isinstance(self._model, nn.Module):
             return None
         return next((one.grad for one in self._model.parameters() if one.grad is not None), None)
 
     def _is_used(self, gradient: Tensor) -> bool:
-        """Whether the last step has used it, and nothing has changed it since."""
+        """True if the last step has used the gradient and it has not changed since."""
         if self._used is None:
             return False
         used, version = self._used
@@ -145,7 +145,7 @@ class Monitor:
 
 
 def _hooks_on(optimizer: Any, monitor: Monitor) -> list[Any]:
-    """Hooks on an optimizer of PyTorch, which do not keep the monitor alive."""
+    """Registers hooks on a PyTorch optimizer. They do not keep the monitor alive."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         return []
     watching = weakref.ref(monitor)

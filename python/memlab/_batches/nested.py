@@ -1,4 +1,4 @@
-"""Batches in nested containers: their samples, pieces of them, and results put together again."""
+"""Batches in nested containers: their samples, pieces of them, and the joining of results."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from memlab._paging.torch_private import tree_flatten, tree_map_only, tree_unfla
 
 
 class Samples:
-    """What a model is given: tensors in tuples, lists and dictionaries, whose first dimension is the batch.
+    """The inputs of a model: tensors in tuples, lists and dictionaries, whose first dimension is the batch.
 
-    Lists and tuples of numbers or texts, and NumPy's arrays, of which each sample has one, are cut too. Tensors with another
+    Lists and tuples of numbers or texts, and NumPy arrays, with an entry for each sample, are cut too. Tensors with another
     first dimension and other values belong to every sample.
 
     >>> samples = Samples({"tokens": torch.arange(6).reshape(3, 2), "scale": 0.5})
@@ -27,7 +27,7 @@ class Samples:
 
     def __init__(self, values: Any) -> None:
         if isinstance(values, Mapping) and not isinstance(values, dict):
-            values = dict(values)  # A tokenizer's, which PyTorch takes for one value.
+            values = dict(values)  # A tokenizer's mapping, which PyTorch takes for one value.
         _refuse_packed(values)
         tensors = [leaf for leaf in tree_flatten(values)[0] if isinstance(leaf, Tensor) and leaf.dim() > 0]
         if not tensors:
@@ -40,21 +40,21 @@ class Samples:
 
     @property
     def form(self) -> str:
-        """What all batches have in common whose samples are alike."""
+        """The shapes and types of a sample: equal for all batches of similar samples."""
         return str([(tuple(leaf.shape[1:]), leaf.dtype) for leaf in self.leaves if isinstance(leaf, Tensor)])
 
     def is_cut(self, leaf: Any) -> bool:
-        """Whether it has a row for each sample."""
+        """True if the leaf has a row for each sample."""
         if isinstance(leaf, Tensor) or _is_array(leaf):
             return len(leaf.shape) > 0 and leaf.shape[0] == self._count
         return self._has_entries(leaf)
 
     def _has_entries(self, value: Any) -> bool:
-        """True for a list with a number, a text or the like for each sample."""
+        """True for a list with a number, a text or another plain value for each sample."""
         return isinstance(value, (list, tuple)) and len(value) == self._count and all(map(_is_plain, value))
 
     def piece(self, rows: range, device: torch.device | None = None) -> Any:
-        """Some samples, as the whole was given; on a device if one is named."""
+        """Some samples, in the containers of the whole; on a device if one is given."""
         return self.filled(self.taken(rows, device))
 
     def taken(self, rows: range, device: torch.device | None = None) -> list[Any]:
@@ -62,11 +62,11 @@ class Samples:
         return [self._taken(leaf, rows, device) for leaf in self.leaves]
 
     def leaves_of(self, piece: Any) -> list[Any]:
-        """The leaves of a piece, in the order of the whole's."""
+        """The leaves of a piece, in the order of those of the whole."""
         return self._form.flatten_up_to(piece)
 
     def filled(self, leaves: Sequence[Any]) -> Any:
-        """Other values in the same containers."""
+        """Puts other values into the same containers."""
         return tree_unflatten(list(leaves), self._form)
 
     def _taken(self, leaf: Any, rows: range, device: torch.device | None) -> Any:
@@ -78,12 +78,12 @@ class Samples:
 
 
 def _is_array(value: Any) -> bool:
-    """True for NumPy's arrays."""
+    """True for NumPy arrays."""
     return type(value).__module__ == "numpy" and hasattr(value, "shape")
 
 
 def _is_plain(value: Any) -> bool:
-    """True for values without a tensor that PyTorch would find in them."""
+    """True for values in which PyTorch finds no tensor."""
     if isinstance(value, (list, tuple)):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, (bool, int, float, complex, str, bytes)) or type(value).__module__ == "numpy"
@@ -100,7 +100,7 @@ def _refuse_packed(values: Any) -> None:
 
 
 def named_arguments(values: Any) -> list[tuple[str, Any]]:
-    """The arguments of a model, by names for messages."""
+    """The arguments of a model, with names for messages."""
     if isinstance(values, dict):
         return [(f"the argument {name!r}", value) for name, value in values.items()]
     if isinstance(values, (tuple, list)) and not isinstance(values, PackedSequence):
@@ -109,7 +109,7 @@ def named_arguments(values: Any) -> list[tuple[str, Any]]:
 
 
 def is_stream(inputs: Any) -> bool:
-    """Whether it gives the pieces of a batch one by one, and is not the batch itself.
+    """True if the value gives the pieces of a batch one by one, rather than being the batch itself.
 
     >>> import torch
     >>> is_stream(iter([])), is_stream([torch.zeros(2)]), is_stream({"x": torch.zeros(2)})
@@ -117,12 +117,12 @@ def is_stream(inputs: Any) -> bool:
     """
     if not isinstance(inputs, Iterable) or isinstance(inputs, (Tensor, Mapping, str, bytes)):
         return False
-    leaves, _ = tree_flatten(inputs)  # Of what PyTorch knows as a container, such as a list, its contents.
+    leaves, _ = tree_flatten(inputs)  # Contents of a container that PyTorch knows, such as a list; else the value itself.
     return len(leaves) == 1 and leaves[0] is inputs
 
 
 def call(function: Any, values: Any) -> Any:
-    """Calls it: with a tuple's or list's values one by one, with a dictionary's by their names, or with the one value."""
+    """Calls a function with the entries of a tuple or list, the named entries of a dictionary, or a single value."""
     if isinstance(values, dict):
         return function(**values)
     if isinstance(values, (tuple, list)):
@@ -131,7 +131,7 @@ def call(function: Any, values: Any) -> Any:
 
 
 def beside(outputs: Any, targets: Any) -> Any:
-    """Targets, on the device of the outputs."""
+    """Moves targets to the device of the outputs."""
     device = next(leaf.device for leaf in tree_flatten(outputs)[0] if isinstance(leaf, Tensor))
     return tree_map_only(Tensor, lambda tensor: tensor.to(device), targets)
 
@@ -139,7 +139,7 @@ def beside(outputs: Any, targets: Any) -> Any:
 def joined(
     results: Sequence[Any], pieces: Sequence[range], places: Mapping[int, Tensor | None] = MappingProxyType({})
 ) -> Any:
-    """The results of pieces as that of the whole. `places`: values that are together, by the numbers of their leaves.
+    """Joins the results of pieces. `places`: values that are joined already, by leaf number.
 
     Raises:
         ValueError: a result has no row for each sample.
@@ -151,7 +151,7 @@ def joined(
 
 
 class Joining:
-    """Puts the results of pieces together as they come, in memory that is taken once. They have no graphs.
+    """Joins the results of pieces as they arrive, without graphs, in memory that is allocated once.
 
     >>> joining = Joining(3)
     >>> for rows in (range(2), range(2, 3)):
@@ -164,22 +164,22 @@ class Joining:
         self._samples = samples
         self._results: list[Any] = []
         self._pieces: list[range] = []
-        # By the number of the leaf; None: its results are not in one place.
+        # By leaf number; None: its results are not in one tensor.
         self._places: dict[int, Tensor | None] = {}
 
     def add(self, result: Any, rows: range) -> None:
-        """The result of some samples."""
+        """Adds the result of some samples."""
         leaves, form = tree_flatten(result)
         kept = [self._kept(index, leaf, rows) for index, leaf in enumerate(leaves)]
         self._results.append(tree_unflatten(kept, form))
         self._pieces.append(rows)
 
     def whole(self) -> Any:
-        """The result of all samples. Raises ValueError as `joined` does."""
+        """The joined result of all samples. Raises ValueError as `joined` does."""
         return joined(self._results, self._pieces, self._places)
 
     def _kept(self, index: int, leaf: Any, rows: range) -> Any:
-        """The same value, in its place if it has one."""
+        """The same value, copied into its place if it has one."""
         is_plain = type(leaf) is Tensor and leaf.layout is torch.strided and leaf.dim() > 0
         if index not in self._places:
             is_new = is_plain and leaf.shape[0] == len(rows) < self._samples
@@ -195,7 +195,7 @@ class Joining:
 
 
 def _like(leaf: Tensor, samples: int) -> Tensor:
-    """Memory for as many samples, ordered as `torch.cat` orders its results."""
+    """Memory for this number of samples, in the memory format that `torch.cat` would choose."""
     is_last = leaf.dim() == 4 and leaf.is_contiguous(memory_format=torch.channels_last) and not leaf.is_contiguous()
     order = torch.channels_last if is_last else torch.contiguous_format
     return torch.empty((samples, *leaf.shape[1:]), dtype=leaf.dtype, device=leaf.device, memory_format=order)
@@ -220,7 +220,7 @@ def _joined_leaf(name: str, parts: Sequence[Any], pieces: Sequence[range], place
 
 
 def names_of(outputs: Any) -> list[str]:
-    """Names of the leaves of a model's outputs for messages: each has that of the entry that it is in."""
+    """Names of the leaves of a model's outputs, for messages: each has the name of the entry that contains it."""
     several: Iterable[tuple[Any, Any]] = ()
     if isinstance(outputs, dict):
         several = outputs.items()
@@ -231,7 +231,7 @@ def names_of(outputs: Any) -> list[str]:
 
 
 def unjoinable(result: Any, samples: int, name: str) -> str | None:
-    """Why a tensor that a model returns for so many samples cannot be put together with those for others; None: it can."""
+    """The reason why a model's result for some samples cannot be joined with others; None: it can."""
     if not isinstance(result, Tensor) or (result.dim() > 0 and result.shape[0] == samples):
         return None
     return (

@@ -1,4 +1,4 @@
-"""Observers of each piece that is done, and of the strategy that a batch is computed by."""
+"""Observers of each completed piece, and of the strategy of a batch."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-#: Called with the samples of a piece, after its backward, and the number of all samples of the batch.
+#: Called after the backward of a piece, with its samples and the number of all samples of the batch.
 Observer = Callable[[range, int], None]
-#: Called with some samples of a batch and what the model has returned for them; again if they are computed again.
+#: Called with some samples of a batch and their outputs; again if they are computed again.
 Keeper = Callable[[range, Any], None]
 
 
 @dataclass
 class Computation:
-    """How a batch is computed."""
+    """The strategy of a batch and its progress."""
 
-    #: As `memlab._batches.strategies` calls it; None: not known yet.
+    #: The strategy's name in `memlab._batches.strategies`; None: not known yet.
     way: str | None = None
-    #: Pieces that are done, and their samples.
+    #: Completed pieces, and their samples.
     pieces: int = 0
     samples: int = 0
 
@@ -35,17 +35,17 @@ _COMPUTATION: ContextVar[Computation | None] = ContextVar("memlab_batches_comput
 
 
 def observer() -> Observer:
-    """Who is told of the pieces of a batch that begins now. (Its backward may run in a thread of autograd's.)"""
+    """The observer of a batch that begins now. (Its backward may run in a thread of autograd.)"""
     return _OBSERVER.get()
 
 
 def keeper() -> Keeper | None:
-    """Who wants the outputs of a batch that begins now, as far as they are together anywhere; None: nobody does."""
+    """The receiver of the outputs of a batch that begins now, if the strategy joins them anywhere; None: no receiver."""
     return _KEEPER.get()
 
 
 def note_strategy(way: str) -> None:
-    """Notes the strategy of the batch that begins now."""
+    """Records the strategy of the batch that begins now."""
     computation = _COMPUTATION.get()
     if computation is not None:
         computation.way = way
@@ -53,7 +53,7 @@ def note_strategy(way: str) -> None:
 
 @contextmanager
 def observing(tell: Observer, computation: Computation | None = None, keep: Keeper | None = None) -> Iterator[None]:
-    """Tells `tell` and `computation` of batches that begin in a block, and `keep` of their outputs.
+    """Reports batches that begin in a block to `tell` and `computation`, and their outputs to `keep`.
 
     >>> computation = Computation()
     >>> with observing(lambda rows, samples: print(rows, "of", samples), computation):

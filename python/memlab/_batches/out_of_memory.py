@@ -1,4 +1,4 @@
-"""Errors that say that the GPU has no memory left, and what they hold."""
+"""Out-of-memory errors of the GPU, and the memory that they keep alive."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import traceback
 
 import torch
 
-# What cuBLAS, cuDNN, cuSOLVER, cuFFT and the runtime say that found no memory of their own, as when a thread needs a handle.
+# Error texts of cuBLAS, cuDNN, cuSOLVER, cuFFT and the runtime for failed allocations, for example of a thread's handle.
 _LIBRARIES = ("_STATUS_ALLOC_FAILED", "CUFFT_ALLOC_FAILED", "CUDA error: out of memory")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether PyTorch or a library of CUDA's ran out of memory, or that has caused the error."""
-    # `torch.OutOfMemoryError` since 2.5; this is the same class in all versions.
+    """True if PyTorch or a CUDA library ran out of memory, or the error was caused by that."""
+    # Named `torch.OutOfMemoryError` since 2.5; this name refers to the same class in all versions.
     return any(isinstance(one, torch.cuda.OutOfMemoryError) or _is_of_a_library(one) for one in _chain(error))
 
 
 def make_room(error: BaseException) -> None:
-    """Frees what the frames of the failed call hold, also if something keeps the error, and what PyTorch caches, which
+    """Frees memory after a failed call: the locals of its frames, even if the error is kept, and PyTorch's cache, which
     libraries cannot use."""
     for one in _chain(error):
         traceback.clear_frames(one.__traceback__)
@@ -31,7 +31,7 @@ def _is_of_a_library(error: BaseException) -> bool:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """The error, and those that it was raised from or while handling."""
+    """The error, and the errors that it was raised from or while handling."""
     chain: list[BaseException] = []
     left: list[BaseException | None] = [error]
     while left:

@@ -1,4 +1,4 @@
-"""Outputs without a graph, for a loss that is computed from them."""
+"""Outputs without a graph, as inputs of a loss."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch.autograd import Function
 
 
 def as_output(leaf: Any) -> Any:
-    """A leaf as the result of an operation, in the same memory: PyTorch lets nobody write into leaves, and a loss may write
-    into its outputs (``outputs /= temperature``)."""
+    """Returns a leaf as the result of an operation, in the same memory. PyTorch forbids writing into leaves, and a loss may
+    write into its outputs (``outputs /= temperature``)."""
     return _Output.apply(leaf) if isinstance(leaf, Tensor) and leaf.requires_grad else leaf
 
 

@@ -1,4 +1,4 @@
-"""Hooks on parameters (``parameter.register_hook``), which are to see the gradient of the whole batch, once."""
+"""Hooks on parameters (``parameter.register_hook``), which must run once, with the gradient of the whole batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from memlab._paging.torch_private import gradient_hooks
 @contextmanager
 def held(parameters: Sequence[Tensor]) -> Iterator[None]:
     """Runs a block in which these hooks do not run."""
-    # Emptied rather than removed: autograd has these dictionaries, and handles of hooks refer to them.
+    # Emptied rather than removed: autograd holds these dictionaries, and the handles of hooks refer to them.
     kept = [(hooks, dict(hooks)) for hooks in map(gradient_hooks, parameters) if hooks]
     for hooks, _ in kept:
         hooks.clear()
@@ -28,11 +28,11 @@ def held(parameters: Sequence[Tensor]) -> Iterator[None]:
 
 @contextmanager
 def once_for_all_pieces(parameters: Sequence[Tensor], ranks: Ranks) -> Iterator[None]:
-    """Runs a block, whose backwards are of the pieces of one batch, and then these hooks with the whole gradients. What they
-    return is added to the gradients that were there before.
+    """Runs a block with the backwards of one batch's pieces, and then these hooks with the whole gradients. The returned
+    gradients are added to those from before.
 
     Raises:
-        RuntimeError: there are such hooks, and ranks, which average gradients in the last of these backwards.
+        RuntimeError: a parameter has such a hook, and ranks average gradients in the last of these backwards.
     """
     hooked = [parameter for parameter in parameters if gradient_hooks(parameter)]
     if not hooked:

@@ -1,4 +1,4 @@
-"""What the parameters of a model are, module by module, and what they take."""
+"""The parameters of a model by module, with their sizes."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from memlab._tools.tables import aligned
 
 @dataclass(frozen=True)
 class ParameterRow:
-    """The parameters of a module. Sizes are bytes, and those of all modules within it."""
+    """The parameters of a module. Sizes are bytes, and include all modules within it."""
 
-    #: As in ``named_modules()``; the model itself is "".
+    #: The name in ``named_modules()``; "" for the model itself.
     name: str
     #: The class.
     kind: str
-    #: Elements of the module's own parameters. Those that another module before it has, too, are counted there.
+    #: Elements of the module's own parameters. Shared parameters count in the first module that has them.
     own: int
-    #: Elements of its parameters and of those of all modules within it; each once.
+    #: Elements of its parameters and of those of all modules within it, each counted once.
     total: int
-    #: Elements of these that are trained; the others are frozen.
+    #: Those elements that are trained; the others are frozen.
     trainable: int
-    #: What the weights take.
+    #: Bytes of the weights.
     weight_nbytes: int
-    #: What the gradients take that there are now.
+    #: Bytes of the gradients that exist now.
     gradient_nbytes: int
-    #: What the optimizer keeps of these parameters, from its first step on.
+    #: Bytes of the optimizer's state for these parameters, from its first step on.
     optimizer_nbytes: int
-    #: Times and saved bytes for a batch, where one was given.
+    #: Times and saved bytes for a batch, if one was given.
     cost: ModuleCost | None = None
 
     @property
@@ -44,7 +44,7 @@ class ParameterRow:
 
 @dataclass(frozen=True)
 class ParameterTable:
-    """The parameters of a model: `rows`, a module each, the whole model first. Printed, it is a table.
+    """The parameters of a model: `rows` has one row per module, the whole model first. Printed, it is a table.
 
     >>> from torch import nn
     >>> print(parameter_table(nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1, bias=False)), None))
@@ -84,7 +84,7 @@ _COST_HEAD = ("forward ms", "backward ms", "saved/sample")
 
 
 def parameter_table(model: nn.Module, optimizer: Any, inputs: Any = None) -> ParameterTable:
-    """Counts a model's parameters, what an optimizer keeps of them, if there is one, and what modules take for a batch."""
+    """Counts a model's parameters, the state of an optimizer, if one is given, and the cost of modules for `inputs`."""
     costs = {} if inputs is None else module_costs(model, inputs)
     state = getattr(optimizer, "state", {})
     counted: set[int] = set()
@@ -92,7 +92,7 @@ def parameter_table(model: nn.Module, optimizer: Any, inputs: Any = None) -> Par
     for name, module in model.named_modules():
         own = [parameter for parameter in module.parameters(recurse=False) if id(parameter) not in counted]
         counted.update(map(id, own))
-        parameters = list(module.parameters())  # Each once, also if modules share it.
+        parameters = list(module.parameters())  # Each once, even if modules share it.
         if name and not parameters and name not in costs:
             continue
         row = ParameterRow(
@@ -115,7 +115,7 @@ def _elements(parameters: list[nn.Parameter]) -> int:
 
 
 def _state_nbytes(state: Any) -> int:
-    """Bytes of the tensors in what an optimizer keeps of a parameter."""
+    """Bytes of the tensors in an optimizer's state of a parameter."""
     if isinstance(state, Tensor):
         return state.nbytes
     if isinstance(state, Mapping):

@@ -1,4 +1,4 @@
-"""Losses that a GPU computes, read when they are there: nothing waits for it."""
+"""Losses that a GPU computes, read once they are complete, without waiting for the GPU."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-# Losses that one piece of pinned memory has room for.
+# Losses per block of pinned memory.
 _TOGETHER = 64
 _OF_PARENTS: list[dict[str, Any]] = []
 
 
 class _Waiting(NamedTuple):
-    """Losses on their way to the host, and what is done when they are there."""
+    """Losses on their way to the host, and the callback for when they have arrived."""
 
     there: torch.cuda.Event
     values: list[tuple[Tensor, int]]
@@ -27,7 +27,7 @@ class _Waiting(NamedTuple):
 
 
 class PendingLosses:
-    """Losses of which some are still being computed.
+    """Losses, some of which are still being computed.
 
     >>> late, written = PendingLosses(), []
     >>> late.add([(torch.tensor(1.0), 4), (torch.tensor(4.0), 8)], written.append)
@@ -41,8 +41,8 @@ class PendingLosses:
         self._ends_with_process = False
 
     def add(self, losses: Sequence[tuple[Tensor, int]], write: Callable[[float | None], None]) -> None:
-        """Calls `write` with the mean of losses by their samples: now, if they are on the host, otherwise in a later `poll`.
-        With None if there are none."""
+        """Calls `write` with the sample-weighted mean of losses: now, if they are on the host, otherwise in a later `poll`.
+        Calls it with None if `losses` is empty."""
         device = next((loss.device for loss, _ in losses if loss.device.type == "cuda"), None)
         if device is None:
             write(_mean([(loss.detach(), samples) for loss, samples in losses]))
@@ -61,26 +61,26 @@ class PendingLosses:
         self._waiting.append(_Waiting(there, values, write))
 
     def poll(self) -> None:
-        """Writes what is there, in the order in which it came. Does not wait."""
+        """Writes the losses that have arrived, in their order. Does not wait."""
         if self._waiting and self._lock.acquire(blocking=False):
             try:
                 while self._waiting and self._waiting[0].there.query():
                     self._write(self._waiting.popleft())
-            except RuntimeError:  # An operation before it has failed, which the program hears from PyTorch.
+            except RuntimeError:  # An earlier operation has failed; PyTorch reports it to the program.
                 self._waiting.clear()
             finally:
                 self._lock.release()
 
     def _finish(self) -> None:
-        """The process ends: what is left is waited for."""
+        """Writes the remaining losses when the process ends, and waits for them."""
         with contextlib.suppress(RuntimeError), self._lock:  # As in `poll`.
             while self._waiting:
                 self._waiting[0].there.synchronize()
                 self._write(self._waiting.popleft())
 
     def _forget(self) -> None:
-        """In the beginning, and in a forked child: what waits is the parent's, and stays, since only it may let CUDA's
-        events and pinned memory go."""
+        """Resets the state, at the start and in a forked child. Waiting losses are the parent's. The child keeps them, since
+        only the parent may free CUDA's events and pinned memory."""
         _OF_PARENTS.append(vars(self).copy())
         self._lock = threading.Lock()
         self._waiting: deque[_Waiting] = deque()

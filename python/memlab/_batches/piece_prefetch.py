@@ -1,9 +1,9 @@
-"""Pieces of a batch that is in host memory: each is copied to the GPU while the one before it is computed.
+"""Prefetch for a batch in host memory: each piece is copied to the GPU during the computation of the one before it.
 
-Memory of the GPU is taken before the computation is queued, and on its stream: the copies wait for what has used that memory
-until then, and nothing else does. They run on a stream of their own, from pinned memory. What is not pinned goes through
-pinned parts of a few rows (PyTorch's, which keeps them for the next), of which two are on their way at a time, so the host
-is at most one piece ahead of the GPU.
+GPU memory is allocated before the computation is queued, on its stream. So the copies wait only for earlier uses of that
+memory, and nothing else waits. They run on a separate stream, from pinned memory. Tensors that are not pinned go through
+pinned parts of a few rows, which PyTorch keeps for reuse. Two parts are on their way at a time, so the host is at most one
+piece ahead of the GPU.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from memlab._batches.nested import Samples
 from memlab._batches.out_of_memory import is_out_of_memory
 
-# Large enough for the bus's full speed.
+# Large enough for the full speed of the bus.
 _PART_BYTES = 32 << 20
 _PARTS = 2
 
@@ -27,7 +27,7 @@ Leaves = list[tuple[Any, Any]]
 
 
 class PiecePrefetcher:
-    """Pieces of samples and their targets, on a device."""
+    """Prefetches the pieces of samples and their targets to a device."""
 
     def __init__(self, device: torch.device, batches: Sequence[Samples | None]) -> None:
         self._device = device
@@ -36,7 +36,7 @@ class PiecePrefetcher:
         on_host = [(batch, leaf) for batch in known for leaf in batch.leaves if _is_on_host(leaf)]
         waiting = [leaf for batch, leaf in on_host if batch.is_cut(leaf)]
         is_useful = device.type == "cuda" and all(_is_plain(leaf) for _, leaf in on_host)
-        #: What a sample of the next piece takes on the device, while this one is computed.
+        #: Bytes per sample of the next piece on the device, while the current piece is computed.
         self.sample_bytes = sum(leaf[0].nbytes for leaf in waiting) if is_useful else 0
         self._copies = PieceCopies(device) if self.sample_bytes else None
         self._rows: range | None = None
@@ -44,7 +44,7 @@ class PiecePrefetcher:
         self._allocated: list[Leaves] = []
 
     def take(self, rows: range) -> list[Any]:
-        """A piece of each batch, which the current stream may use: what was copied ahead, if it is that."""
+        """A piece of each batch, for the current stream: the prefetched one, if its rows match."""
         if self._rows is None or self._copies is None:
             return self._now(rows)
         found, is_copied, allocated = self._rows, self._is_copied, self._allocated
@@ -57,7 +57,7 @@ class PiecePrefetcher:
         ]
 
     def allocate(self, rows: range | None) -> None:
-        """Takes memory for the piece that follows, before the computation of this one is queued."""
+        """Allocates memory for the next piece, before the computation of the current one is queued."""
         self.drop()
         if rows is None or self._copies is None:
             return
@@ -66,19 +66,19 @@ class PiecePrefetcher:
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            return  # It is copied when it is its turn.
+            return  # It is copied in its turn.
         self._copies.follow()
         self._rows = rows
 
     def copy(self) -> None:
-        """Copies it, after the computation was queued."""
+        """Copies the next piece, after the computation of the current one was queued."""
         if self._rows is not None and self._copies is not None:
             for leaves in self._allocated:
                 self._copies.start(leaves)
             self._is_copied = True
 
     def drop(self) -> None:
-        """Forgets what was allocated and copied: its memory is used again after the copy."""
+        """Forgets the prefetched piece. Its memory is reused only after the copy."""
         if self._rows is not None and self._copies is not None:
             self._copies.finish()
         self._rows, self._is_copied, self._allocated = None, False, []
@@ -87,7 +87,7 @@ class PiecePrefetcher:
         return [None if batch is None else batch.piece(rows, self._device) for batch in self._batches]
 
     def _places(self, batch: Samples | None, rows: range) -> Leaves:
-        """Each value of a piece, and its place on the device."""
+        """Each value of a piece, with its place on the device."""
         leaves = [] if batch is None else batch.taken(rows)
         return [(leaf, self._place(leaf)) for leaf in leaves]
 
@@ -98,20 +98,20 @@ class PiecePrefetcher:
 
 
 class PieceCopies:
-    """Copies to a device on a stream of their own."""
+    """Copies to a device on a separate stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = _stream(device)
-        # The last of them: of each, a pinned part is held until it is over.
+        # The last copies: each holds a pinned part until it is complete.
         self._parts: deque[torch.cuda.Event] = deque()
 
     def follow(self) -> None:
-        """What is started from now on comes after what the current stream has been given."""
+        """Orders later copies after all work queued on the current stream."""
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
 
     def finish(self) -> None:
-        """What the current stream is given from now on comes after the copies."""
+        """Orders later work on the current stream after the copies."""
         torch.cuda.current_stream(self._device).wait_stream(self._stream)
 
     def start(self, leaves: Leaves) -> None:
@@ -144,5 +144,5 @@ def _is_on_host(leaf: Any) -> bool:
 
 
 def _is_plain(leaf: Tensor) -> bool:
-    """Whether its copy is told by its shape and type."""
+    """True if shape and type describe the tensor completely."""
     return type(leaf) in (Tensor, nn.Parameter) and leaf.layout == torch.strided and not leaf.is_quantized

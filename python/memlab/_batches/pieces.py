@@ -1,4 +1,4 @@
-"""The pieces of a batch one after the other, and again in halves if one runs out of memory."""
+"""Runs the pieces of a batch one after the other, and again in halves if one runs out of memory."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Piece:
     """Some samples of a batch."""
 
     rows: range
-    #: The parameters to whose gradients it adds; None: to all.
+    #: The parameters whose gradients it adds to; None: all.
     wanted: Sequence[Tensor] | None = None
-    #: Whether none follows, also if it runs out of memory: then it is done again.
+    #: True if no piece follows, even if this one runs out of memory: then it is repeated.
     is_last: bool = False
-    #: The samples that follow, if that is decided.
+    #: The samples that follow, if they are decided.
     following: range | None = None
 
 
-# Computes a piece and adds to gradients.
+# Computes a piece and adds to the gradients.
 Work = Callable[[Piece], None]
 
 
@@ -40,14 +40,14 @@ def run_pieces(
     others_wait: bool = False,
     all_wait: bool = False,
 ) -> None:
-    """Runs `work` for all of `count` samples, and `done` after each piece, with whether it did not run out of memory.
+    """Runs `work` for all of `count` samples. Calls `done` after each piece, with True unless it ran out of memory.
 
-    A piece that runs out of memory is given up and done again in halves. What its backward has added until then stays: the
-    halves add to the gradients of the other parameters. Not so if other ranks are in it too: in the last piece if
-    `others_wait`, in all of them if `all_wait`.
+    A piece that runs out of memory is given up and repeated in halves. The gradients that its backward has added until then
+    stay: the halves add to the gradients of the other parameters. A piece in which other ranks wait too is not repeated: the
+    last piece if `others_wait`, all of them if `all_wait`.
 
     Raises:
-        torch.OutOfMemoryError: a single sample needs more memory than there is.
+        torch.OutOfMemoryError: a single sample does not fit.
     """
     begin = 0
     again: deque[tuple[range, list[Tensor]]] = deque()
@@ -81,7 +81,7 @@ def run_pieces(
 
 
 def _decided(begin: int, count: int, sizing: Sizing) -> range | None:
-    """The next piece, before the one before it has run: if there is one, and pieces grow no more."""
+    """The next piece, decided before the current one runs: if samples are left, and pieces no longer grow."""
     if begin == count:
         return None
     size = sizing.size(count - begin)

@@ -1,4 +1,4 @@
-"""Batches spread over ranks, of DistributedDataParallel or `fully_shard`: gradients are averaged once, in the last piece."""
+"""Batches over ranks, with DistributedDataParallel or `fully_shard`: gradients are averaged once, in the last piece."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-#: Why ranks refuse what a loop of one's own does.
+#: The message for loops that call backward themselves on several ranks.
 WITHIN_A_BACKWARD = (
     "ranks cannot wait for each other within a backward: use memlab.accumulate. (Or, of a model in DistributedDataParallel, "
     "give the module within it, model.module, and average the gradients.)"
 )
 
-# Bytes of gradients that are averaged at a time, at least: as in DistributedDataParallel.
+# Minimum bytes of gradients averaged at a time: as in DistributedDataParallel.
 _BUCKET = 25 << 20
 
 
 class Ranks:
-    """A model's ranks; one, if it is neither in DistributedDataParallel nor sharded."""
+    """A model's ranks; one rank, if it is neither in DistributedDataParallel nor sharded."""
 
     def __init__(self, model: nn.Module) -> None:
         self._parallel = model if isinstance(model, DistributedDataParallel) else None
         self._model = model
-        # (Importing FSDPModule to ask for it takes longer than a step.)
+        # (Detected by attributes: importing FSDPModule takes longer than a step.)
         self._sharded: list[Any] = [one for one in model.modules() if is_sharded(one)]
 
     @property
     def are_several(self) -> bool:
-        """Whether gradients are averaged over ranks."""
+        """True if gradients are averaged over ranks."""
         return self._parallel is not None or self.are_in_step
 
     @property
     def are_in_step(self) -> bool:
-        """Whether each forward and backward waits for those of other ranks, which have shards of the parameters."""
+        """True if each forward and backward waits for those of other ranks, which have shards of the parameters."""
         return bool(self._sharded)
 
     def model(self, is_last: bool = False) -> nn.Module:
-        """What a piece goes through: only the last goes through the wrapper, whose backward averages all that was added. Of
-        shards, the gradients are whole until then."""
+        """The model for a piece. Only the last piece goes through the wrapper, whose backward averages all accumulated
+        gradients. The gradients of shards stay whole until then."""
         self._set_sync(is_last)
         if self._parallel is None or is_last:
             return self._model
@@ -48,11 +48,11 @@ class Ranks:
         return inner
 
     def apart(self) -> Ranks:
-        """This rank alone: nothing waits for others."""
+        """This rank alone, which waits for no other."""
         return Ranks(self.model())
 
     def finish(self) -> None:
-        """After the last piece, or a failure: the model averages gradients in each backward again."""
+        """Restores averaging in each backward, after the last piece or a failure."""
         self._set_sync(True)
 
     def _set_sync(self, is_wanted: bool) -> None:
@@ -72,14 +72,15 @@ class Ranks:
         return mesh.get_group()
 
     def agreed(self, number: int, device: torch.device, *, most: bool) -> int:
-        """The largest or the smallest of a number over the ranks, which all have to ask."""
+        """The maximum or minimum of a number over the ranks. All ranks must call it."""
         value = torch.tensor(number, device=device)
         operation = torch.distributed.ReduceOp.MAX if most else torch.distributed.ReduceOp.MIN
         torch.distributed.all_reduce(value, operation, group=self._group())
         return int(value)
 
     def part_of_all(self, weight: Tensor | int, device: torch.device) -> Tensor | int:
-        """What D of pieces is to be divided by, so that the average over ranks is the mean of all samples: the average D."""
+        """The denominator D for pieces: the average D of the ranks, so that the average over ranks is the mean of all
+        samples."""
         if not self.are_several:
             return weight
         total = torch.as_tensor(weight).to(device, torch.float64, copy=True)
@@ -87,8 +88,8 @@ class Ranks:
         return total / torch.distributed.get_world_size(self._group())
 
     def share_buffers(self) -> None:
-        """Gives all ranks the buffers of the first, as a forward through the wrapper does. This and `average` are for
-        batches of which no piece goes through it."""
+        """Copies the first rank's buffers to all ranks, as a forward through the wrapper does. This and `average` are for
+        batches where no piece goes through the wrapper."""
         if self._parallel is None or not self._parallel.broadcast_buffers:
             return
         group, ignored = self._parallel.process_group, self._parallel.parameters_to_ignore
@@ -98,7 +99,7 @@ class Ranks:
                 torch.distributed.broadcast(buffer.detach(), first, group=group)
 
     def average(self) -> None:
-        """Averages gradients over the ranks. What a rank has none of counts as 0 if another has."""
+        """Averages gradients over the ranks. A missing gradient counts as 0 if another rank has one."""
         if self._parallel is None:
             return
         group, ignored = self._parallel.process_group, self._parallel.parameters_to_ignore
@@ -124,13 +125,13 @@ class Ranks:
 
 
 def is_sharded(module: nn.Module) -> bool:
-    """Whether `fully_shard` has sharded it."""
+    """True if `fully_shard` has sharded the module."""
     kind = type(module)
     return hasattr(kind, "set_requires_gradient_sync") and hasattr(kind, "set_is_last_backward")
 
 
 def _buckets(gradients: list[Tensor]) -> Iterator[list[Tensor]]:
-    """Gradients that are averaged together, in this order."""
+    """Groups of gradients that are averaged together, in this order."""
     bucket: list[Tensor] = []
     nbytes = 0
     for gradient in gradients:

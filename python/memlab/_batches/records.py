@@ -1,4 +1,4 @@
-"""The figures of each batch of a training: loss, samples, seconds. Noting them does not wait for the GPU."""
+"""The figures of each batch of a training: loss, samples, seconds. Recording them does not wait for the GPU."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from torch import Tensor
 from memlab._activations.copy_streams import copied_nbytes
 from memlab._batches.observers import Computation
 
-# Losses that stay on the GPU one by one, of 512 bytes each there, before they are put together.
+# Losses that stay on the GPU separately, 512 bytes each, before they are joined into one tensor.
 _TOGETHER = 64
 
 
 class Record(NamedTuple):
-    """A batch: of which epoch, which of it, how long it took since the one before, and how it was computed."""
+    """The figures of a batch: its place, its duration since the batch before, and its strategy."""
 
     epoch: int
     batch: int
@@ -29,16 +29,16 @@ class Record(NamedTuple):
     phase: Any
     way: str | None
     pieces: int
-    #: Copied to the host since the batch before.
+    #: Bytes copied to the host since the batch before.
     offloaded_nbytes: int
-    #: The most that PyTorch had allocated on the GPU since its peak was reset last; None: there is no GPU.
+    #: PyTorch's peak of allocated bytes on the GPU since the last reset; None: the training has no GPU.
     peak_nbytes: int | None
-    #: Whether its loss is known. That of a loop of one's own may be computed elsewhere.
+    #: True if the loss is known. Loops that you write may compute it outside memlab.
     has_loss: bool = True
 
 
 class Records:
-    """What was noted of batches, by epoch.
+    """The records of batches, by epoch.
 
     >>> records = Records()
     >>> records.begin_epoch()
@@ -58,27 +58,27 @@ class Records:
         self._single: list[Tensor] = []
         self._epochs = 0
         self._batches = 0
-        # When the last batch was done, and what was copied to the host until then.
+        # End of the last batch, and the bytes copied to the host until then.
         self._mark: tuple[float, int] | None = None
 
     @property
     def all(self) -> Sequence[Record]:
-        """Those of all batches, without their losses."""
+        """The records of all batches, without their losses."""
         return self._records
 
     def begin_epoch(self) -> None:
-        """What follows belongs to another epoch."""
+        """Begins a new epoch."""
         self._epochs += 1
         self._batches = 0
         self._mark = _now()
 
     def begin_batch(self) -> None:
-        """The first batch begins now, if no epoch did."""
+        """Begins the first batch, if no epoch has begun."""
         if self._mark is None:
             self._mark = _now()
 
     def _done(self, samples: int, phase: Any, computation: Computation | None, peak: int | None, has_loss: bool) -> Record:
-        """The record of a batch that is done. The next begins now."""
+        """The record of a batch that is done. The next batch begins now."""
         now = _now()
         since, copied = now if self._mark is None else self._mark
         self._mark = now
@@ -89,7 +89,7 @@ class Records:
             seconds=now[0] - since,
             phase=phase,
             way=None if computation is None else computation.way,
-            # A batch that goes through at once tells nothing of pieces.
+            # A batch computed at once reports no pieces.
             pieces=1 if computation is None else max(computation.pieces, 1),
             offloaded_nbytes=max(now[1] - copied, 0),
             peak_nbytes=peak,
@@ -104,7 +104,7 @@ class Records:
         computation: Computation | None = None,
         peak: int | None = None,
     ) -> Record:
-        """Adds a batch that is done, of a phase if there are several, and returns its record. `loss`: None: not known."""
+        """Adds a batch that is done, and returns its record. `loss`: None: not known. `phase`: of several models."""
         if self._epochs == 0:
             self._epochs = 1
         record = self._done(samples, phase, computation, peak, loss is not None)
@@ -120,8 +120,8 @@ class Records:
         return record
 
     def losses(self) -> list[list[tuple[float, int]]]:
-        """``(loss, samples)`` of batches, by epoch and batch. Those that are on a GPU are waited for, once;
-        those that are not known are NaN."""
+        """``(loss, samples)`` of batches, by epoch and batch. Waits once for losses that are on a GPU. Unknown losses are
+        NaN."""
         self._join()
         known = sum(map(len, self._read))
         values = [value for joined in self._joined for value in joined.tolist()]
@@ -132,7 +132,7 @@ class Records:
         return self._read
 
     def rows(self) -> list[dict[str, Any]]:
-        """All figures, a dictionary for each batch."""
+        """All figures, as a dictionary for each batch."""
         losses = self.losses()
         return [
             {
@@ -151,7 +151,7 @@ class Records:
         ]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes them as JSON Lines. A loss that is no number (NaN, infinity), which JSON does not have, is null."""
+        """Writes the rows as JSON Lines. NaN and infinite losses, which JSON does not have, are written as null."""
         finite = [{**row, "loss": _finite(row["loss"])} for row in self.rows()]
         rows = "".join(json.dumps(row) + "\n" for row in finite)
         with open(path, "w", encoding="utf-8") as file:

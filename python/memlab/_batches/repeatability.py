@@ -1,4 +1,4 @@
-"""Whether a model gives the same when the same samples go through it again, as replay has them do."""
+"""Checks that a model gives the same outputs when the same samples go through it again, as replay requires."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from memlab._paging.torch_private import versions_of
 
 
 class FirstOutputs:
-    """What the first forward of a batch gave. The caller may write into it, as ``outputs /= temperature`` does: then the
-    copies that are kept of some samples are all that is compared."""
+    """The outputs of a batch's first forward. The caller may write into them, as ``outputs /= temperature`` does. Then only
+    copies of some samples are compared."""
 
     def __init__(self, leaves: Sequence[Any], copied: range) -> None:
-        """`leaves`: of all samples. `copied`: of which samples copies are kept."""
+        """`leaves`: outputs of all samples. `copied`: the samples whose outputs are copied."""
         self._leaves = {
             index: leaf.detach()
             for index, leaf in enumerate(leaves)
@@ -27,7 +27,7 @@ class FirstOutputs:
         self._copies = {index: leaf[copied.start : copied.stop].clone() for index, leaf in self._leaves.items()}
 
     def check(self, results: Sequence[Any], rows: range) -> None:
-        """Raises RuntimeError if samples have given something else than the first time."""
+        """Raises RuntimeError if the outputs of samples differ from the first forward."""
         versions = self._versions_now()
         for index, leaf in self._leaves.items():
             if self._copied.start <= rows.start and rows.stop <= self._copied.stop:
@@ -49,9 +49,9 @@ class FirstOutputs:
 
 
 def are_apart(one: Tensor, other: Tensor, share: float) -> bool:
-    """Whether two tensors differ by more than a share of the first, as lengths of vectors."""
+    """True if the distance of two tensors exceeds `share` times the norm of the first."""
     one, other = one.double(), other.double()
     distance, bound = (one - other).norm(), share * one.norm() + 1e-12
-    # Into memory that is zero: on a simulated card, whose kernels compute nothing, it stays so.
+    # Writes into zeroed memory: on a simulated card, whose kernels compute nothing, the result stays False.
     is_other = torch.zeros((), dtype=torch.bool, device=one.device)
     return bool(torch.logical_and(~(distance <= bound), bound.isfinite(), out=is_other))

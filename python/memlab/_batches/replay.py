@@ -1,7 +1,8 @@
-"""Replay: outputs of the whole batch in the memory of a piece, for losses that look at all samples.
+"""Replay: outputs of the whole batch in the memory of one piece, for losses that compare samples.
 
-All pieces go forward without a graph. The loss sees their outputs together, and gives the gradient of each. In backward each
-piece goes forward once more, with the same random numbers and buffers, and backward with its part of these gradients.
+All pieces go forward without a graph. The loss sees their outputs together, and its backward gives the gradient of each.
+Then each piece goes forward once more, with the same random numbers and buffers, and backward with its part of these
+gradients.
 """
 
 from __future__ import annotations
@@ -34,27 +35,27 @@ from memlab._paging.sizes import readable
 from memlab._paging.torch_private import tree_flatten, tree_unflatten
 from memlab.activations import offload_activations
 
-# Models whose second forward gave the outputs of the first.
+# Models whose second forward gave the same outputs as the first.
 _SAME_TWICE: WeakSet[nn.Module] = WeakSet()
-# Of the memory that is free, what activations may take of a piece that did not fit: its operations need memory, too.
+# Share of the free memory for the activations of a piece that did not fit: its operations need memory, too.
 _SHARE_OF_ACTIVATIONS = 0.1
-# Models whose callers were warned that the loss takes more than `memory`.
+# Models whose callers were warned of a loss that takes more than `memory`.
 _WARNED: WeakSet[nn.Module] = WeakSet()
-# Compares what samples gave again with the outputs of the first forward.
+# Compares outputs of the second forward with those of the first.
 Check = Callable[[Sequence[Any], range], None]
 
 
 class ForwardRecord:
-    """How the first forward of a batch went, to have it go so again."""
+    """The conditions of a batch's first forward, to repeat it."""
 
-    #: The random numbers after it, and the buffers before and after it.
+    #: The random state after it, and the buffers before and after it.
     after: RandomState
     buffers: Buffers
 
     def __init__(self) -> None:
         self.autocast = Autocast()
         self.pieces: list[range] = []
-        #: Before each piece.
+        #: The random state before each piece.
         self.random: list[RandomState] = []
 
 
@@ -62,7 +63,7 @@ class Replay:
     """One batch through a model: outputs of all samples now, backward later."""
 
     def __init__(self, batch: Batch, record: ForwardRecord | None = None) -> None:
-        """`record`: that of another one's forward of the same samples, whose outputs this one's backward is for."""
+        """`record`: of another replay's forward of the same samples, if this one runs only the backward."""
         self._batch = batch
         self._samples = batch.samples
         self._model = batch.model
@@ -73,27 +74,27 @@ class Replay:
         self._tell = observer()
         self._inputs = [leaf for leaf in self._samples.leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
         self._prefetcher = PiecePrefetcher(self._device, [self._samples])
-        # The gradients of the outputs, if backward of the pieces follows later; none yet: they have not come.
+        # Gradients of the outputs, if backward of the pieces follows later; empty: not received yet.
         self._received: Sequence[Tensor | None] | None = None
-        # To be compared with those of the second forward; None: that is known to give the same.
+        # For comparison with the second forward; None: the model is known to repeat its outputs.
         self._first: FirstOutputs | None = None
         self._has_backward = torch.is_grad_enabled() and bool(self._inputs or self._parameters)
         self._record = ForwardRecord() if record is None else record
 
     def outputs(self, *, later: bool = False) -> Any:
-        """What the model returns for the whole batch. Its backward adds to the gradients of the model's parameters; if
-        that is to be `later`, `backward_of_loss` does."""
+        """The model's outputs for the whole batch. Their backward adds to the gradients of the model's parameters. With
+        `later`, `backward_of_loss` does that instead."""
         if not self._has_backward:
             return self.forward()
-        # An output has a graph if something that it was made of has one: here nothing else may have.
+        # An output has a graph if one of its inputs has one: here the anchor guarantees that.
         anchor = torch.empty(0, requires_grad=True)
         form: list[Any] = []
         leaves = _ReplayedOutputs.apply(self, form, anchor, *([] if later else [*self._inputs, *self.within_graph]))
         return tree_unflatten(list(leaves), form[0])
 
     def backward_of_loss(self, loss: Tensor) -> None:
-        """Backward of a loss of the `outputs`, and then of the pieces: outside of the loss's backward, where ranks can wait
-        for each other."""
+        """Runs the backward of a loss of the `outputs`, then that of the pieces: outside the loss's backward, so that ranks
+        can wait for each other."""
         self._received = ()
         loss.backward()
         gradients, self._received = self._received, None
@@ -101,7 +102,7 @@ class Replay:
             self.backward(gradients, self._check).backward()
 
     def note(self, leaves: Sequence[Any]) -> None:
-        """Keeps what is needed of the outputs, before the caller has them."""
+        """Keeps the parts of the outputs needed for the check, before the caller gets them."""
         if self._model not in _SAME_TWICE:
             self._first = FirstOutputs(leaves, self._record.pieces[0])
 
@@ -111,13 +112,13 @@ class Replay:
 
     @property
     def within_graph(self) -> list[Tensor]:
-        """The parameters whose graphs go on from the outputs', so that a backward says which of them it is for. (Not where
-        the model is spread over ranks, which do something when autograd reaches a parameter.)"""
+        """The parameters as inputs of the outputs' graph, so that a backward shows which of them it is for. (Empty for a
+        model that is spread over ranks, which act when autograd reaches a parameter.)"""
         return [] if self._batch.ranks.are_several else self._parameters
 
     def receive(self, ctx: Any, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Called in the loss's backward, with the gradients of the outputs. Returns those of the inputs, and of parameters
-        that are to be returned, if that is now."""
+        """Called in the loss's backward, with the gradients of the outputs. Returns the gradients of the inputs and those
+        requested for parameters; nothing if the pieces follow later."""
         if self._received is not None:
             self._received = gradients
             return []
@@ -129,7 +130,7 @@ class Replay:
         return [*inputs.whole(), *requested.returned()]
 
     def _find_size(self) -> None:
-        """Tries sizes: once outputs are there, pieces cannot be other ones. Nothing is left of these tries."""
+        """Tries sizes, since pieces cannot change once outputs exist. Restores the model's state after each try."""
         self._sizing.copies_ahead(self._prefetcher.sample_bytes)
         self._sizing.keep_outputs(len(self._samples))
         while not self._sizing.is_known(size := self._sizing.size(len(self._samples))):
@@ -150,7 +151,7 @@ class Replay:
                 self._sizing.failed(size)
 
     def _try(self, size: int) -> None:
-        """Forward of so many samples, and backward if the batch will have one."""
+        """Runs the forward of some samples, and their backward if the batch will have one."""
         with torch.set_grad_enabled(self._has_backward), self._record.autocast.again():
             model = self._batch.ranks.model()
             results, _ = tree_flatten(call(model, self._samples.piece(range(size), self._device)))
@@ -159,7 +160,7 @@ class Replay:
             self._sizing.note_outputs((values + sum(one.nbytes for one in outputs)) // size)
             if outputs:
                 nothing = [torch.zeros_like(one) for one in outputs]
-                # Gradients are not kept: pieces add each to the sum as it comes.
+                # Gradients are not kept: pieces add each to the sum as soon as it is computed.
                 hooks = [one.register_hook(_shape_of) for one in self._parameters]
                 try:
                     torch.autograd.grad(outputs, self._parameters, nothing, allow_unused=True)
@@ -168,7 +169,7 @@ class Replay:
                         hook.remove()
 
     def forward(self) -> Any:
-        """All pieces without a graph."""
+        """Runs all pieces without a graph."""
         try:
             with self._batch.layers():
                 with held(self._parameters):
@@ -189,7 +190,7 @@ class Replay:
 
     def _forward_pieces(self) -> Joining:
         results = Joining(len(self._samples))
-        # Decided before there are outputs, for which memory is left.
+        # Decided before outputs exist: their memory is reserved.
         pieces = self._decided()
         for rows, following in zip(pieces, [*pieces[1:], None], strict=True):
             self._record.random.append(RandomState({self._device}))
@@ -217,9 +218,10 @@ class Replay:
         sums: WideSums | None = None,
         wanted: Sequence[Tensor] | None = None,
     ) -> InputGradients:
-        """Each piece forward and backward, with the gradients of the outputs; returns those of the inputs. `check` is called
-        with what each piece gives, and its rows. `sums`: where gradients in half precision are added to; None: its own.
-        `wanted`: the parameters that it is for; None: all."""
+        """Runs each piece forward and backward, with the gradients of the outputs. Returns the gradients of the inputs.
+
+        `check` is called with the outputs of each piece, and its rows. `sums`: accumulates gradients in half precision;
+        None: sums for this batch only. `wanted`: the parameters that receive gradients; None: all."""
         self._warn_of_loss()
         now = RandomState({self._device})
         inputs = InputGradients(self._samples)
@@ -230,7 +232,7 @@ class Replay:
                 for index, rows in enumerate(self._record.pieces):
                     self._record.buffers.set_before()
                     if sums is not None and index + 1 == len(self._record.pieces) and self._batch.ranks.are_several:
-                        sums.give_back()  # What this backward averages over the ranks is all that was added up.
+                        sums.give_back()  # This backward averages all accumulated gradients over the ranks.
                         sums = None
                     self._piece_backward(index, rows, gradients, check, inputs, wanted)
                     if sums is not None:
@@ -251,7 +253,7 @@ class Replay:
         return inputs
 
     def _warn_of_loss(self) -> None:
-        """Warns once if the loss has taken more than the caller allows: smaller pieces would not change that."""
+        """Warns once if the loss has taken more memory than the caller allows. Smaller pieces would not change that."""
         memory, model = self._batch.memory, self._model
         if memory is None or self._device.type != "cuda" or model in _WARNED:
             return
@@ -302,7 +304,7 @@ class Replay:
 
         try:
             parameters = self._parameters if wanted is None else wanted
-            # A piece in which other ranks wait cannot be done again.
+            # A piece in which other ranks wait cannot be repeated.
             if (is_last and ranks.are_several) or ranks.are_in_step:
                 work(Piece(range(len(rows)), is_last=True))
             elif random == after:
@@ -320,7 +322,7 @@ class Replay:
             ) from error
 
     def _undivided(self, work: Work, count: int, parameters: Sequence[Tensor]) -> None:
-        """A piece whose forward draws random numbers: halves would draw others. If it does not fit, it is done again with
+        """Runs a piece whose forward draws random numbers: halves would draw others. If it does not fit, it is repeated with
         its activations off the GPU."""
         marks = Marks(parameters)
         try:
@@ -340,7 +342,7 @@ class Replay:
 
 
 class _ReplayedOutputs(torch.autograd.Function):
-    """A model's outputs, whose backward is `Replay.receive`."""
+    """A model's outputs, with `Replay.receive` as their backward."""
 
     @staticmethod
     def forward(ctx: Any, replay: Replay, form: list[Any], anchor: Tensor, *begin: Tensor) -> tuple[Any, ...]:
@@ -349,7 +351,7 @@ class _ReplayedOutputs(torch.autograd.Function):
         ctx.replay = replay
         ctx.set_materialize_grads(False)
         replay.note(leaves)
-        # (Nobody may write into views, which those of a single piece may be.)
+        # (Detached, since the leaves of a single piece may be views, which forbid writing.)
         outputs = tuple(leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves)
         ctx.mark_non_differentiable(*[one for one in outputs if isinstance(one, Tensor) and not one.dtype.is_floating_point])
         return outputs
@@ -361,10 +363,10 @@ class _ReplayedOutputs(torch.autograd.Function):
 
 
 def _shape_of(gradient: Tensor) -> Tensor:
-    """A tensor of its shape that takes next to no memory."""
+    """A tensor of the gradient's shape with one element of memory."""
     return gradient.new_zeros(()).expand_as(gradient)
 
 
 def _within(rows: range, part: range) -> range:
-    """A part of a piece, as samples of the batch."""
+    """Converts a part of a piece into samples of the batch."""
     return range(rows.start + part.start, rows.start + part.stop)

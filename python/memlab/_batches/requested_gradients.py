@@ -1,4 +1,4 @@
-"""The gradients that a backward of the caller's asks a batch for: of which parameters, and where they go."""
+"""The gradients that a caller's backward requests from a batch: their parameters and destination."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from memlab._paging.torch_private import has_gradient_hook, will_run
 
 
 class RequestedGradients:
-    """Which gradients of parameters a backward is for. Each parameter's graph begins at an input of the function that runs.
+    """The gradients of parameters that a backward requests. Each parameter's graph begins at an input of the running
+    function.
 
-    ``loss.backward()`` adds to those of all parameters, as the pieces do by themselves. Others are returned to autograd:
-    those that ``torch.autograd.grad`` asks for, and those with hooks (``parameter.register_hook``), which see the whole
-    batch's gradient then. Those that nobody asks for are left alone.
+    ``loss.backward()`` adds to the gradients of all parameters, as the pieces do directly. Other gradients are returned to
+    autograd: those that ``torch.autograd.grad`` requests, and those with hooks (``parameter.register_hook``), which then see
+    the whole batch's gradient. Gradients that are not requested stay unchanged.
     """
 
     def __init__(self, ctx: Any, parameters: Sequence[Tensor]) -> None:
-        """`ctx`: the context of the function in whose backward this is, whose last inputs are the parameters."""
+        """`ctx`: the context of the function whose backward is running. Its last inputs are the parameters."""
         nodes = [node for node, _ in ctx.next_functions]
         runs = [will_run(node) for node in nodes[len(nodes) - len(parameters) :]]
         self._parameters = parameters
         self._is_returned = [
             one is None or (one and has_gradient_hook(parameter)) for one, parameter in zip(runs, parameters, strict=True)
         ]
-        #: The parameters that pieces are to add gradients to; None: to all.
+        #: The parameters whose gradients pieces add to; None: all.
         self.wanted: list[Tensor] | None = None
         if not all(one is not False for one in runs):
             self.wanted = [parameter for one, parameter in zip(runs, parameters, strict=True) if one is not False]
@@ -36,7 +37,7 @@ class RequestedGradients:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Runs a block in which those that are to be returned have no gradient at first, and takes what it adds."""
+        """Runs a block in which the parameters to be returned begin without a gradient, and takes the gradients it adds."""
         taken = [one for one, is_returned in zip(self._parameters, self._is_returned, strict=True) if is_returned]
         before = [one.grad for one in taken]
         for one in taken:
@@ -53,6 +54,6 @@ class RequestedGradients:
                 one.grad = gradient
 
     def returned(self) -> list[Tensor | None]:
-        """What the function's backward returns for the parameters."""
+        """The values that the function's backward returns for the parameters."""
         gradients, self._gradients = self._gradients, []
         return gradients

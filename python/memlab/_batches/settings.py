@@ -1,4 +1,4 @@
-"""The part of `memlab.InfinityBatch` that is set: models, optimizers, criteria and options."""
+"""The settings of `memlab.InfinityBatch`: models, optimizers, criteria and options."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _check_device(device: torch.device | str | None) -> None:
         torch.device(device)
 
 
-# What raises ValueError (of devices RuntimeError) for values that an attribute cannot have.
+# Checks that raise ValueError (for devices RuntimeError) for invalid values of attributes.
 _CHECKS: dict[str, Callable[[Any], object]] = {
     "backward_device": _check_device,
     "batchnorm": check_choice,
@@ -58,22 +58,22 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
 
 @dataclass
 class Phase:
-    """Where the training of a model is."""
+    """The state of a model's training."""
 
     monitor: Monitor
     #: The last outputs and the last loss.
     outputs: Any = None
     loss: Tensor | None = None
-    #: How the outputs were computed that no step has used yet; None: there are none.
+    #: The computation of outputs that no step has used yet; None: no outputs are pending.
     computation: Computation | None = None
-    #: Whether there is a record of a batch that no step has used yet.
+    #: True if a batch is recorded that no step has used yet.
     has_noted: bool = False
-    #: Whether the optimizer was found to have the model's parameters.
+    #: True once the optimizer was found to have the model's parameters.
     is_checked: bool = False
 
 
 class Settings(Containers):
-    """What is trained, and how. A model, an optimizer and a criterion, or several of each, in lists or dictionaries."""
+    """The trained models and the options. A model, an optimizer and a criterion, or lists or dictionaries of several."""
 
     model: Any
     optimizer: Any
@@ -102,7 +102,7 @@ class Settings(Containers):
 
     @property
     def dataloader(self) -> Any:
-        """The dataloader. A loop over it tells `batch_` and `loss` which batch it is at."""
+        """The dataloader. `batch_` and `loss` know the current batch of a loop over it."""
         return self._batches
 
     @dataloader.setter
@@ -111,7 +111,7 @@ class Settings(Containers):
 
     @property
     def warnings_level(self) -> str:
-        """What happens if a loop leaves something out: ``"strict"``, ``"default"`` or ``"quiet"``."""
+        """The reaction to a loop that leaves something out: ``"strict"``, ``"default"`` or ``"quiet"``."""
         return self._level
 
     @warnings_level.setter
@@ -122,7 +122,7 @@ class Settings(Containers):
 
     @property
     def callbacks(self) -> list[Any]:
-        """Objects that are told of what happens, if they have a method for it."""
+        """Objects whose methods are called at the events of a training."""
         return self._callbacks
 
     @callbacks.setter
@@ -131,11 +131,11 @@ class Settings(Containers):
 
     @property
     def forward_device(self) -> torch.device:
-        """Where the model computes."""
+        """The device on which the model computes."""
         return next((parameter.device for parameter in self._model().parameters()), torch.device("cpu"))
 
     def _outputs_device(self) -> torch.device | None:
-        """Where `batch_` puts outputs; None: there is no model yet. (Of several models it is the first one's device.)"""
+        """The device of the outputs of `batch_`; None: no model is set. (Of several models, the first decides.)"""
         if self.backward_device is not None:
             return torch.device(self.backward_device)
         name = self._name if self._name in self._phases else next(iter(self._phases), None)
@@ -144,13 +144,13 @@ class Settings(Containers):
 
     @contextmanager
     def phase(self, name: Any) -> Iterator[None]:
-        """Chooses among several models, optimizers and criteria for a block, by a key, or a place in a list.
+        """Chooses among several models, optimizers and criteria for a block, by a key, or an index of a list.
 
-        What is not in a list or dictionary is the same in all phases. In the block the other models are frozen: their
+        A value outside a list or dictionary is used in all phases. In the block the other models are frozen: their
         parameters get no gradients, while gradients go through them.
 
         Raises:
-            ValueError: there is none of this name.
+            ValueError: no phase has this name.
         """
         if name not in self._phases or name is None:
             raise ValueError(f"there is no phase {name!r}: {self._described()}")
@@ -168,7 +168,7 @@ class Settings(Containers):
                 parameter.requires_grad_(True)
 
     def _begin_anew(self) -> None:
-        """Forgets what is of another model, optimizer or criterion: sizes, the last batch, what was warned of."""
+        """Forgets the state of another model, optimizer or criterion: sizes, the last batch, issued warnings."""
         for phase in self._phases.values():
             phase.monitor.reset(None, None)
         collections = [named for one in _TRAINED if (named := _by_name(vars(self).get(one))) is not None]
@@ -198,7 +198,7 @@ class Settings(Containers):
         return f"choose one of {', '.join(map(repr, names))}, as in: with ib.phase({names[0]!r})"
 
     def _chosen(self, attribute: str, name: Any) -> Any:
-        """What an attribute has for a phase; None: nothing."""
+        """The value of an attribute for a phase; None: not set."""
         value = vars(self).get(attribute)
         named = _by_name(value)
         return value if named is None else named.get(name)
@@ -208,7 +208,7 @@ class Settings(Containers):
         return model if isinstance(model, nn.Module) else nn.Module()
 
     def _required(self, attribute: str) -> Any:
-        """An attribute, in the phase that it is in. Raises RuntimeError if there is none."""
+        """The value of an attribute in the current phase. Raises RuntimeError if it is not set."""
         if attribute in _TRAINED:
             self._check_phase()
             value = self._chosen(attribute, self._name)
@@ -225,7 +225,7 @@ class Settings(Containers):
         return model
 
     def _check_optimizer(self) -> None:
-        """Raises RuntimeError if the optimizer trains other parameters than the model's. Looks again at another one."""
+        """Raises RuntimeError if the optimizer trains none of the model's parameters. Checks again after a change."""
         optimizer, model = self._required("optimizer"), self._model()
         if self._phase.is_checked:
             return
@@ -239,7 +239,7 @@ class Settings(Containers):
 
 
 def _by_name(value: Any) -> dict[Any, Any] | None:
-    """The entries of a list or dictionary by their places or keys; None: it is neither."""
+    """The entries of a list or dictionary by their index or key; None: the value is neither."""
     if isinstance(value, (Mapping, nn.ModuleDict)):
         return dict(value.items())
     return dict(enumerate(value)) if isinstance(value, (list, tuple, nn.ModuleList)) else None

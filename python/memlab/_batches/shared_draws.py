@@ -1,7 +1,7 @@
-"""Random numbers that all samples of a batch share, such as one dropout mask for all: each piece would draw others.
+"""Random numbers that all samples of a batch share, such as one dropout mask for all: pieces would draw different ones.
 
-A forward of a few samples draws as many of them as a forward of one. They matter if outputs change with them: Hugging Face's
-OPT, for instance, draws a number for each layer, and drops none.
+A forward of a few samples draws as many such numbers as a forward of one. They matter if the outputs depend on them: Hugging
+Face's OPT, for instance, draws a number for each layer, and drops none.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from memlab._batches.state import RandomState, same_values
 from memlab._batches.trial import Trial
 from memlab._paging.torch_private import RECURRENT_DROPOUT_STATE, OperationMode
 
-# An operation, and the shape of what it draws.
+# An operation, and the shape of the drawn tensor.
 _Draw = tuple[str, tuple[int, ...]]
-# A drawn number as small as possible, and as large: a layer that is dropped, and one that is not.
+# The smallest and the largest drawn number: a layer that is dropped, and one that is not.
 _EXTREMES = (0.0, 1 - 2.0**-20)
-# Seeds and states of other generators. cuDNN's recurrent layers, for example, draw separate numbers for each sample.
+# Operations that draw seeds and states of other generators. cuDNN's recurrent layers, for example, draw for each sample.
 _SEEDS = (torch.ops.aten.random_.default, RECURRENT_DROPOUT_STATE)
-# Sequences of Python's and NumPy's random numbers that are tried.
+# Number of seeds of Python's and NumPy's random numbers to try.
 _SEQUENCES = 8
 
 
 def shared_draws(trial: Trial, rows: range, one: range, device: torch.device) -> str | None:
-    """The random numbers that all samples share and that outputs depend on, for messages; None: there are none.
+    """The random numbers that all samples share and that the outputs depend on, for messages; None: none.
 
     Args:
         trial: the model, in training.
         rows: samples that begin with `one`.
         one: fewer samples.
-        device: where random numbers are drawn, beside the CPU.
+        device: the device that draws random numbers, beside the CPU.
     """
     before = RandomState({device})
     of_all, of_one = _Draws(), _Draws()
@@ -52,7 +52,7 @@ def shared_draws(trial: Trial, rows: range, one: range, device: torch.device) ->
             RandomState.seed_host(seed)
         return not _are_same(first, trial.with_draws(rows, draws), is_exact=is_exact)
 
-    # Kernels that add in any order give other roundings each time.
+    # Kernels that add in any order round differently each time.
     is_exact = True
     if (shared := _shared(of_all.counts, of_one.counts, len(rows), len(one))) or of_host:
         is_exact = not is_other(_Draws())
@@ -66,14 +66,14 @@ def shared_draws(trial: Trial, rows: range, one: range, device: torch.device) ->
 
 
 def _shared(of_all: Counter[_Draw], of_one: Counter[_Draw], samples: int, fewer: int) -> list[_Draw]:
-    """Draws that are as many for all samples as for fewer of them."""
+    """Draws that occur as often for all samples as for fewer of them."""
     found = []
     for (name, shape), count in of_all.items():
         alone = of_one[name, shape]
         if shape and shape[0] == fewer:
             # A row for each of the fewer samples has the same shape.
             alone -= of_all[name, (samples, *shape[1:])]
-        # (Of a loop over samples there are more.)
+        # (A loop over samples draws more often.)
         if alone * samples > count * fewer:
             found.append((name, shape))
     return found
@@ -84,7 +84,7 @@ def _are_same(some: Sequence[Tensor], others: Iterable[Tensor], *, is_exact: boo
 
 
 class _Draws(OperationMode):
-    """Counts what is drawn, and gives other numbers for one of the draws."""
+    """Counts the draws, and replaces the numbers of one of them."""
 
     def __init__(self, other: _Draw | None = None, share: float = 0.0) -> None:
         super().__init__()

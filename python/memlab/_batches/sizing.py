@@ -1,4 +1,4 @@
-"""How many samples a piece of a batch has: as many as fit, by what smaller pieces took."""
+"""The number of samples in a piece of a batch: as many as fit, extrapolated from the memory of smaller pieces."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from torch import nn
 
 from memlab._batches.gradients import WideSums
 
-# What is left free for fragmentation.
+# Share of the memory left free for fragmentation.
 _SPARE = 0.08
-# A piece is at most so many times larger than the largest that was measured.
+# Maximum ratio of a piece to the largest measured one.
 _BOLDNESS = 8
-# So close to a size that was measured, another is as good as measured.
+# Sizes within this ratio of a measured one count as measured.
 _CLOSE = 1.25
 
 
 class Sizing(Protocol):
-    """Says how large the next piece is."""
+    """Decides the size of the next piece."""
 
     def size(self, left: int) -> int:
-        """The number of samples of the next piece, of `left` that have not been computed."""
+        """The number of samples of the next piece. `left`: the samples that have not been computed."""
 
     def measured(self, size: int) -> AbstractContextManager[None]:
         """A context in which a piece of this size runs forward and backward."""
 
     def is_known(self, size: int) -> bool:
-        """Whether it is known what a piece of this size takes: not if pieces still grow."""
+        """True if the memory of a piece of this size is known: not while pieces still grow."""
 
     def failed(self, size: int) -> None:
-        """A piece of this size ran out of memory."""
+        """Records that a piece of this size ran out of memory."""
 
     def copies_ahead(self, sample_bytes: int) -> None:
-        """From now on, while a piece runs, the next is there too, with so many bytes of each sample."""
+        """Accounts for a prefetched piece beside each running piece, with these bytes per sample."""
 
     def note_outputs(self, sample_bytes: int) -> None:
         """Sets the bytes of a sample's outputs and their gradients."""
 
     def keep_outputs(self, samples: int) -> None:
-        """Leaves room for the outputs of `samples` beside each piece."""
+        """Reserves memory for the outputs of `samples` beside each piece."""
 
 
 class _DecidedSize:
-    """A size that is not measured."""
+    """A size without measurements."""
 
     @contextmanager
     def measured(self, size: int) -> Iterator[None]:
@@ -66,7 +66,7 @@ class _DecidedSize:
 
 
 class FixedSize(_DecidedSize):
-    """Pieces of the size that the caller has asked for, and a remainder."""
+    """Pieces of the size that the caller has chosen, and a remainder."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -79,7 +79,7 @@ class FixedSize(_DecidedSize):
 
 
 class EqualPieces(_DecidedSize):
-    """So many pieces, which is what all ranks have agreed on, as equal as possible."""
+    """The number of pieces that all ranks have agreed on, of sizes as equal as possible."""
 
     def __init__(self, samples: int, pieces: int) -> None:
         self._borders = [index * samples // pieces for index in range(1, pieces + 1)]
@@ -93,7 +93,7 @@ class EqualPieces(_DecidedSize):
 
 
 def room_on(device: torch.device, memory: int | None) -> int:
-    """Bytes that may be allocated on a GPU now, with some to spare. `memory`: what the process may have; None: all."""
+    """Bytes that may be allocated on a GPU now, with a reserve. `memory`: the limit of the process; None: all."""
     allocated = torch.cuda.memory_allocated(device)
     free, _ = torch.cuda.mem_get_info(device)
     room = free + torch.cuda.memory_reserved(device) - allocated
@@ -103,41 +103,41 @@ def room_on(device: torch.device, memory: int | None) -> int:
 
 
 def peak_allocated(device: torch.device) -> int | None:
-    """The most bytes that were allocated since the peak was reset; None: the device is no GPU."""
+    """Maximum of the allocated bytes since the peak was reset; None: the device is no GPU."""
     if device.type != "cuda":
         return None
-    # The flat form of these figures takes ten times as long.
+    # The flat form of these statistics takes ten times as long.
     peak: int = torch.cuda.memory_stats_as_nested_dict(device)["allocated_bytes"]["all"]["peak"]
     return peak
 
 
 class MeasuredSize:
-    """As many samples as fit. The first pieces are small, and measured: what they take grows linearly with their samples.
+    """As many samples as fit. The first pieces are small, and measured: their memory grows linearly with their samples.
 
-    Measuring resets PyTorch's peak counters, as long as pieces grow.
+    Resets PyTorch's peak counters as long as pieces grow.
     """
 
     def __init__(self, model: nn.Module, device: torch.device, memory: int | None) -> None:
-        # Not the model itself: this is kept as long as the model is.
+        # A weak reference: this object is kept as long as the model is.
         self._model = ref(model)
         self._device = device
         self._memory = memory
-        # Bytes that are gone after a piece, at its peak, by its size.
+        # Peak bytes of a piece, without the memory allocated before it, by its size.
         self._taken: dict[int, int] = {}
         self._limit: int | None = None
-        # Bytes of each sample of the piece that follows.
+        # Bytes per sample of the prefetched piece.
         self._prefetcher = 0
-        # Of each sample's outputs, and of how many samples they stay.
+        # Output bytes per sample, and the number of samples whose outputs stay.
         self._output_bytes, self._kept = 0, 0
 
     def size(self, left: int) -> int:
-        """Pieces are as equal as possible, so that the last is not a small one that leaves the GPU idle."""
+        """Makes pieces as equal as possible, so that no small last piece leaves the GPU idle."""
         largest = max(self._largest(), 1)
         return -(-left // -(-left // largest)) if left > largest else left
 
     @property
     def largest_measured(self) -> int:
-        """Samples of the largest piece that was measured; 0: none was."""
+        """Samples of the largest measured piece; 0: no piece was measured."""
         return max(self._taken, default=0)
 
     def _largest(self) -> int:
@@ -146,7 +146,7 @@ class MeasuredSize:
         else:
             measured = sorted(self._taken.items())
             (least, least_bytes), (small, small_bytes), (large, large_bytes) = measured[0], *measured[-2:]
-            # (The difference of two sizes that are nearly equal is mostly rounding.)
+            # (The difference of two nearly equal sizes is mostly rounding.)
             slopes = (large_bytes - small_bytes) / (large - small), (large_bytes - least_bytes) / (large - least)
             sample_bytes = max(*slopes, 1) + self._prefetcher
             fitting = large + int((self._room() - large_bytes - large * self._prefetcher) / sample_bytes)
@@ -159,7 +159,7 @@ class MeasuredSize:
         return room_on(self._device, self._memory) - self._gradients_to_come() - outputs
 
     def _gradients_to_come(self) -> int:
-        """Bytes of gradients, and of their sums in float32, that pieces leave behind."""
+        """Bytes of gradients, and of their sums in float32, that pieces will leave allocated."""
         model = self._model()
         parameters = [] if model is None else [one for one in model.parameters() if one.requires_grad]
         missing = sum(one.nbytes for one in parameters if one.grad is None)
@@ -174,7 +174,7 @@ class MeasuredSize:
         before = torch.cuda.memory_allocated(self._device)
         yield
         peak = torch.cuda.max_memory_allocated(self._device)
-        # (The first piece leaves gradients behind, which at its peak were not all there.)
+        # (The first piece leaves gradients allocated, not all of which existed at its peak.)
         self._taken[size] = peak - min(before, torch.cuda.memory_allocated(self._device))
 
     def is_known(self, size: int) -> bool:

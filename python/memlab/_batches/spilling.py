@@ -1,4 +1,4 @@
-"""Memory of threads that wait: the results of their forwards and backwards are on the host until they go on."""
+"""Memory of waiting threads: the results of their forwards and backwards are on the host until they go on."""
 
 from __future__ import annotations
 
@@ -26,55 +26,55 @@ from memlab._paging.torch_private import (
 
 
 class _SpilledStorage:
-    """A storage whose bytes are on the host, or on their way there or back."""
+    """A storage whose bytes are on the host, or on their way to the host or back."""
 
     def __init__(self, owner: MicrobatchMemory, storage: torch.UntypedStorage, copy: _native.HostCopy) -> None:
         self.owner = owner
         self.storage = storage
         self.copy = copy
-        # Whether it has no memory on the device, or has some that is being filled.
+        # Its memory on the device was freed; it has memory again, which is being filled.
         self._has_left = False
         self._is_loading = False
 
     def leave(self, stream: int) -> None:
-        """Its memory is free as soon as the copy is done."""
+        """Frees the memory on the device as soon as the copy is done."""
         if not self._has_left:
             self.copy.wait_saved(stream)
             self.storage.resize_(0)
             self._has_left = True
 
     def begin_return(self, stream: int) -> None:
-        """Begins to copy it back, if it has left."""
+        """Begins to copy the bytes back, if the memory was freed."""
         if self._has_left:
             self.storage.resize_(self.copy.nbytes)
             self.copy.load(self.storage.data_ptr(), stream)
             self._has_left, self._is_loading = False, True
 
     def arrive(self, stream: int) -> None:
-        """After `begin_return`: work that is queued on `stream` from now on may read it, and write to it."""
+        """After `begin_return`: lets work that is queued on `stream` from now on read and write the storage."""
         if self._is_loading:
             self.copy.wait_loaded(stream)
-        else:  # The copy to the host may still be reading it.
+        else:  # The copy to the host may still read the storage.
             self.copy.wait_saved(stream)
 
 
 class Spilling:
-    """The memory of a batch's threads that is on the host."""
+    """The spilled memory of a batch's threads."""
 
     def __init__(self, device: torch.device, room: int, pending_nbytes: int = 0) -> None:
-        """`room`: bytes of waiting threads that may stay on the device. `pending_nbytes`: bytes that one thread may have on
-        their way to the host, and one on their way back, while another computes."""
+        """`room`: bytes of waiting threads that may stay on the device. `pending_nbytes`: bytes of one thread that may be on
+        their way to the host, and of one on their way back, while another computes."""
         self.device = device
         self.room = room
         self.pending_nbytes = pending_nbytes
         self.copy_stream = CopyStream.of(device)
-        # By the number of their storage.
+        # By storage key.
         self.spilled: dict[int, _SpilledStorage] = {}
-        #: What is on its way back, to threads that have not gone on; by the same.
+        #: Storages on their way back to threads that have not resumed, by storage key.
         self.returning: dict[int, _SpilledStorage] = {}
-        #: The thread that waited last, whose storages may still be on their way.
+        #: The thread that was suspended last, whose storages may still be on their way.
         self.leaving: MicrobatchMemory | None = None
-        #: Bytes of storages that are on the host now, and the most there were.
+        #: Bytes of storages on the host now, and their peak.
         self.nbytes = 0
         self.peak_nbytes = 0
 
@@ -82,13 +82,13 @@ class Spilling:
         return raw_stream(self.device)
 
     def put(self, key: int, spilled: _SpilledStorage) -> None:
-        """One is on its way to the host."""
+        """Adds a storage that is on its way to the host."""
         self.spilled[key] = spilled
         self.nbytes += spilled.copy.nbytes
         self.peak_nbytes = max(self.peak_nbytes, self.nbytes)
 
     def begin_return(self, key: int) -> None:
-        """One is on its way back."""
+        """Begins the return of a storage."""
         spilled = self.spilled[key]
         spilled.begin_return(self.stream())
         del self.spilled[key]
@@ -96,7 +96,7 @@ class Spilling:
         self.returning[key] = spilled
 
     def arrive(self, key: int) -> _SpilledStorage:
-        """One is back."""
+        """Completes the return of a storage."""
         if key in self.spilled:
             self.begin_return(key)
         spilled = self.returning.pop(key)
@@ -104,20 +104,20 @@ class Spilling:
         return spilled
 
     def bring_all_back(self) -> None:
-        """After a failure: whoever still has tensors of a thread finds their values in them. What there is no memory for is
-        lost, as the failure is to be heard of."""
+        """Returns all storages after a failure, so that tensors that are still referenced have their values. Storages for
+        which memory is missing are lost: the original failure must reach the caller."""
         for key in [*self.returning, *self.spilled]:
             with suppress(Exception):
                 self.arrive(key)
 
 
 class MicrobatchMemory(OperationMode):
-    """Sees which storages the operations of a thread make.
+    """Tracks the storages that the operations of a thread create.
 
-    What autograd saves in forward is offloaded as `memlab.offload_activations` does, but for what there is room for, and
-    comes back in backward; what is alive beside it (the input of the layer that the thread waits in, shortcuts around it)
-    goes at each meeting and comes back after it. While one thread computes, the one before it still leaves, and the next one
-    comes back already.
+    Tensors that autograd saves in forward are offloaded as by `memlab.offload_activations`, except for those that fit, and
+    return in backward. Other live tensors (the input of the layer in which the thread waits, shortcuts around it) leave at
+    each meeting and return after it. While one thread computes, the storages of the previous one still leave, and those of
+    the next one already return.
     """
 
     def __init__(self, spilling: Spilling, history: MicrobatchHistory) -> None:
@@ -125,23 +125,23 @@ class MicrobatchMemory(OperationMode):
         self._spilling = spilling
         self._history = history
         self._made: dict[int, StorageWeakRef] = {}
-        # Those of them that forward keeps on the device until backward.
+        # Those that forward keeps on the device until backward.
         self._kept: set[int] = set()
         self._offload_mode: OffloadMode | None = None
         self._forward: OffloadedForward | None = None
-        # Bytes that are on the device while the thread waits.
+        # Bytes on the device while the thread waits.
         self._staying = 0
-        # Whether what it needs has begun to come back.
+        # True once its storages have begun to return.
         self._is_expected = False
 
     @classmethod
     def is_infra_mode(cls) -> bool:
-        """As `OffloadMode`."""
+        """True, as for `OffloadMode`."""
         return True
 
     @contextmanager
     def forward(self, *, offloads: bool) -> Iterator[None]:
-        """Runs the thread's forward; what autograd saves is offloaded unless the program has hooks of its own."""
+        """Runs the thread's forward. Tensors that autograd saves are offloaded unless the program has its own hooks."""
         with ExitStack() as stack:
             stack.enter_context(self)
             if offloads:
@@ -157,7 +157,7 @@ class MicrobatchMemory(OperationMode):
         keywords = {} if kwargs is None else kwargs
         read = set(_keys((args, keywords)))
         for key in read & (self._spilling.spilled.keys() | self._spilling.returning.keys()):
-            # Of another thread: modules keep tensors, such as tables that the first forward makes. It stays from now on.
+            # Another thread's: modules keep tensors, such as tables that the first forward makes. It stays from now on.
             self._spilling.arrive(key).owner._made.pop(key)
         results = func(*args, **keywords)
         for tensor in tree_leaves(results):
@@ -169,10 +169,10 @@ class MicrobatchMemory(OperationMode):
         return results
 
     def suspend(self, shared: Iterable[Any], *, spills: bool = True) -> None:
-        """The thread waits: what it has made goes to the host, but for what there is room for, and tensors that others read.
+        """Suspends the thread: its storages go to the host, except for those that fit and those that others read.
 
-        Threads go on in turn, so who waits already is needed sooner than this one, and stays where it is. Without `spills`
-        all of it stays: what others read then is not seen.
+        Threads run in turn, so threads that already wait resume sooner than this one, and stay where they are. Without
+        `spills` all of it stays, since reads by others are not observed then.
         """
         spilling, stream = self._spilling, self._spilling.stream()
         if spilling.leaving is not None:
@@ -204,17 +204,17 @@ class MicrobatchMemory(OperationMode):
         if pending_nbytes > spilling.pending_nbytes:
             self.release_copied()
         if spilling.device.type == "cuda":
-            clear_cublas_workspaces()  # Each thread would keep one.
+            clear_cublas_workspaces()  # Each thread would keep a workspace.
 
     def release_copied(self) -> None:
-        """What is on its way to the host leaves the device."""
+        """Frees the device memory of storages that are on their way to the host."""
         for _, spilled in self._own():
             spilled.leave(self._spilling.stream())
         if (forward := self._last_forward()) is not None:
             forward.release_copied()
 
     def expect(self) -> None:
-        """The thread is the next to go on: what it needs begins to come back."""
+        """Begins the return of storages for the thread that resumes next."""
         self._is_expected = True
         ahead = 0
         for key, spilled in self._own():
@@ -226,7 +226,7 @@ class MicrobatchMemory(OperationMode):
             self._forward.go_on()
 
     def resume(self) -> None:
-        """The thread goes on: all is where it was."""
+        """Resumes the thread, with all storages back on the device."""
         self._spilling.room += self._staying
         self._staying = 0
         if not self._is_expected:
@@ -237,20 +237,20 @@ class MicrobatchMemory(OperationMode):
             self._spilling.arrive(key)
 
     def _last_forward(self) -> OffloadedForward | None:
-        """That of the thread, while it runs and afterwards."""
+        """The forward of the thread, during and after its run."""
         return self._forward if self._offload_mode is None else self._offload_mode.forward
 
     def _own(self) -> list[tuple[int, _SpilledStorage]]:
         return [(key, spilled) for key, spilled in self._spilling.spilled.items() if spilled.owner is self]
 
     def _note_kept(self) -> None:
-        """Takes note of what stays on the device until backward, or leaves it by itself."""
+        """Records the storages that stay on the device until backward, or that the offloaded forward moves."""
         if (forward := self._last_forward()) is not None:
             self._kept |= {key for key in self._made if key not in self._kept and forward.is_to_stay(key)}
 
 
 def _keys(values: Any) -> Iterator[int]:
-    """The numbers of the storages of all tensors in it."""
+    """Keys of the storages of all tensors in a value."""
     for leaf in tree_leaves(values):
         if isinstance(leaf, Tensor) and (key := tensor_key(leaf)) is not None:
             yield key

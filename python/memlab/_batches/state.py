@@ -1,4 +1,4 @@
-"""What a forward leaves behind beside its results: the state of random numbers, and buffers."""
+"""Side effects of a forward: the state of random numbers, and buffers."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from memlab._paging.torch_private import versions_of
 
 
 class RandomState:
-    """The states of PyTorch's random numbers on the CPU and on some devices, of Python's and of NumPy's."""
+    """The random states of PyTorch on the CPU and on some devices, of Python and of NumPy."""
 
     def __init__(self, devices: Iterable[torch.device]) -> None:
         self._devices = [device for device in devices if device.type == "cuda"]
         self._cpu = torch.get_rng_state()
         self._cuda = [torch.cuda.get_rng_state(device) for device in self._devices]
-        #: Python's and NumPy's.
+        #: The states of Python and NumPy.
         self.host = (random.getstate(), _numpy_state())
 
     def restore(self) -> None:
-        """What is drawn next is what was drawn after this was made."""
+        """Restores the states, so that the same numbers are drawn again."""
         torch.set_rng_state(self._cpu)
         for device, state in zip(self._devices, self._cuda, strict=True):
             torch.cuda.set_rng_state(state, device)
@@ -40,7 +40,7 @@ class RandomState:
 
     @staticmethod
     def seed(seed: int, devices: Iterable[torch.device]) -> None:
-        """Seeds all that a RandomState has."""
+        """Seeds all generators that a RandomState covers."""
         torch.default_generator.manual_seed(seed)
         for device in devices:
             if device.type == "cuda":
@@ -56,7 +56,7 @@ class RandomState:
             sys.modules["numpy"].random.seed(seed % 2**32)
 
     def digest(self) -> bytes:
-        """A few bytes that are others in each state of PyTorch's."""
+        """A hash of the states of PyTorch."""
         return hashlib.blake2b(b"".join(state.numpy().tobytes() for state in [self._cpu, *self._cuda])).digest()
 
     def __eq__(self, other: object) -> bool:
@@ -69,14 +69,14 @@ class RandomState:
 
 
 def _numpy_state() -> tuple[Any, ...] | None:
-    """NumPy's, with bytes for its array; None: it is not imported, or has another generator than its usual one."""
+    """NumPy's state, with its array as bytes; None: NumPy is not imported, or its generator is not the default kind."""
     numpy = sys.modules.get("numpy")
     state = None if numpy is None else numpy.random.get_state(legacy=True)
     return (state[0], state[1].tobytes(), *state[2:]) if isinstance(state, tuple) else None
 
 
 class Autocast:
-    """The autocast that is in force, for a thread in which it is not."""
+    """The current autocast, for use in another thread or later."""
 
     def __init__(self) -> None:
         self._modes = [
@@ -87,8 +87,8 @@ class Autocast:
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """Runs a block with it. Weights that were cast before are cast again: older versions of PyTorch (2.4) would take
-        those that were cast without a graph, and their gradients would be lost."""
+        """Runs a block with this autocast. Clears the cache of cast weights: older versions of PyTorch (2.4) would reuse
+        weights that were cast without a graph, and lose their gradients."""
         torch.clear_autocast_cache()
         with ExitStack() as stack:
             for kind, dtype, enabled in self._modes:
@@ -98,14 +98,14 @@ class Autocast:
     @staticmethod
     @contextmanager
     def off() -> Iterator[None]:
-        """Runs a block without autocast, as PyTorch wants it for backward."""
+        """Runs a block without autocast, as PyTorch recommends for backward."""
         with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
             yield
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Runs a block with the model in evaluation mode and without gradients. Then modes and random numbers are as before."""
+    """Runs a block with the model in evaluation mode and without gradients. Restores modes and random numbers."""
     training = [module for module in model.modules() if module.training]
     random = RandomState({parameter.device for parameter in model.parameters()})
     model.eval()
@@ -118,12 +118,12 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         random.restore()
 
 
-# Which of a model's buffers its forward writes while these of its modules train, by the model.
+# Buffers that a model's forward writes, with the training modes of its modules, by model.
 _WRITTEN: WeakKeyDictionary[nn.Module, tuple[list[bool], list[str]]] = WeakKeyDictionary()
 
 
 class Buffers:
-    """A model's buffers around the pieces of a batch: each piece finds them as the whole batch would have."""
+    """A model's buffers around the pieces of a batch: each piece finds the values from before the batch."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -137,8 +137,8 @@ class Buffers:
         self._after: dict[str, Tensor] | None = None
 
     def rewind(self) -> str | None:
-        """Called after a piece: sets them back for the next. Returns the name of one that depends on the samples: what is in
-        it is not what the first piece left there."""
+        """Restores the buffers after a piece, for the next. Returns the name of a buffer that depends on the samples, since
+        its value differs from that after the first piece; None: none."""
         if self._after is None:
             versions = versions_of(list(self._named.values()))
             written = [
@@ -157,15 +157,15 @@ class Buffers:
         return different
 
     def keep_after(self) -> None:
-        """As they are now, they are after the batch."""
+        """Takes the current values as those after the batch."""
         self._after = {name: buffer.detach().clone() for name, buffer in self._named.items()}
 
     def set_before(self) -> None:
-        """As before the batch."""
+        """Restores the values from before the batch."""
         self._set(self._before)
 
     def set_after(self) -> None:
-        """As after the batch: as the first piece left them, if they do not depend on the samples."""
+        """Sets the values after the batch: those that the first piece left, if they do not depend on the samples."""
         if self._after is not None:
             self._set(self._after)
 
@@ -181,7 +181,7 @@ def same_values(one: Tensor, other: Tensor, *, is_exact: bool = False) -> bool:
         return False
     if is_exact and one.is_floating_point():
         one, other = one.nan_to_num(), other.nan_to_num()
-    # Into memory that is zero: on a simulated card, whose kernels compute nothing, it stays so.
+    # Writes into zeroed memory: on a simulated card, whose kernels compute nothing, the result stays False.
     is_other = torch.zeros((), dtype=torch.bool, device=one.device)
     is_rounded = one.is_floating_point() and not is_exact
     different = ~torch.isclose(one, other, equal_nan=True) if is_rounded else one != other

@@ -1,4 +1,4 @@
-"""Strategies to compute a batch, and the choice of one from the model and the loss."""
+"""Strategies to compute a batch, and the choice of one by model and loss."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from memlab._batches.criteria import Mean
 
 PIECES, REPLAY, WHOLE, LOCKSTEP = "micro-batches", "replay", "whole batch", "lockstep"
 
-#: Each strategy in words, for the plan that is printed.
+#: Each strategy in words, for the printed plan.
 STRATEGIES = {
     PIECES: "each piece forward and backward, weighted by its part of the mean",
     REPLAY: "all pieces forward, the loss of all outputs, each piece forward again and backward",
     WHOLE: "one forward, its activations off the GPU as far as they do not fit",
     LOCKSTEP: "pieces in threads, which meet at each BatchNorm",
 }
-# Why not the others.
+# Reasons against the other strategies.
 _NO_STATISTICS = "no layer is to have statistics of all samples"
 _OTHER_STATISTICS = "their pieces would have statistics of their own"
 _INSTEAD = {
@@ -39,29 +39,29 @@ _INSTEAD = {
 
 @dataclass(frozen=True)
 class Strategy:
-    """How a batch is computed, and why."""
+    """The strategy of a batch, and the reason for it."""
 
     name: str
     reason: str
-    #: What is done with BatchNorm in training: "ghost" or "frozen"; None: nothing.
+    #: Treatment of BatchNorm in training: "ghost" or "frozen"; None: unchanged.
     batchnorm: str | None = None
-    #: What is not exact about it, if the caller has allowed that.
+    #: The inexact part, if the caller has allowed it.
     inexact: str | None = None
-    #: How large pieces are; None: there are none, or nobody has asked.
+    #: Size of the pieces, in words; None: no pieces, or not requested.
     pieces: str | None = None
 
     def prepared(self, batch: Batch) -> Batch:
-        """The batch, whose model's layers are as this strategy needs them while it is computed."""
+        """The batch, with the model's layers in the modes of this strategy while it is computed."""
         if self.batchnorm is None:
             return batch
         layers = (
             partial(frozen, batch.model) if self.batchnorm == "frozen" else partial(ghost, batch.model, len(batch.samples))
         )
-        # Each piece changes running statistics, and is to.
+        # In ghost mode each piece changes running statistics, as intended.
         return replace(batch, layers=layers, refuse=batch.refuse if self.batchnorm == "frozen" else None)
 
     def __str__(self) -> str:
-        """The strategies, of which one is marked, the reason, why not the others, and how large pieces are."""
+        """The list of strategies with this one marked, the reasons for it and against the others, and the size of pieces."""
         rows = [f"{'→' if name == self.name else ' '} {name:<14} {what}" for name, what in STRATEGIES.items()]
         others = [f"not {names}: {why}" for names, why in _INSTEAD[self.name].items()]
         pieces = [] if self.pieces is None else [f"pieces: {self.pieces}"]
@@ -69,7 +69,7 @@ class Strategy:
 
 
 def check_exact(exact: bool) -> None:
-    """Raises ValueError if it is neither True nor False."""
+    """Raises ValueError unless `exact` is True or False."""
     if not isinstance(exact, bool):
         raise ValueError(f"exact={exact!r}: must be True or False")
 
@@ -85,12 +85,12 @@ def strategy_of(
     has_own_loop: bool = False,
     samples: int | None = None,
 ) -> Strategy:
-    """The strategy of a batch of so many samples (None: not known). `in_pieces`: the caller wants pieces.
+    """The strategy of a batch of `samples` samples (None: not known). `in_pieces`: the caller wants pieces.
     `has_own_loop`: the caller computes the loss.
 
     Raises:
-        RuntimeError: none is right; it says what would make one possible.
-        ValueError: `batchnorm` is none of its names.
+        RuntimeError: no strategy is right; the message names the options that would allow one.
+        ValueError: `batchnorm` is not one of its choices.
     """
     check_choice(batchnorm)
     check_exact(exact)
@@ -122,7 +122,8 @@ def strategy_of(
 
 
 def _by_statistics(model: nn.Module, by_loss: Strategy, *, exact: bool, at_once: bool) -> Strategy:
-    """The strategy of a model without BatchNorm: by its loss, if no layer has running statistics of all samples."""
+    """The strategy of a model without BatchNorm: chosen by its loss, unless a layer has running statistics of all
+    samples."""
     tracking = next(iter(tracking_layers(model).items()), None)
     if tracking is None:
         return by_loss
@@ -132,7 +133,7 @@ def _by_statistics(model: nn.Module, by_loss: Strategy, *, exact: bool, at_once:
     )
     if at_once:
         return Strategy(WHOLE, tracks)
-    # (In pieces they are refused when they differ.)
+    # (In pieces such buffers are refused when they differ.)
     return by_loss if exact else replace(by_loss, inexact=f"{tracks}: they move with each piece")
 
 

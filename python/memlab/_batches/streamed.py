@@ -1,4 +1,4 @@
-"""Batches that an iterable gives in pieces, so that they are nowhere as a whole."""
+"""Batches that an iterable gives in pieces, and that are never in memory as a whole."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ BatchOf = Callable[[Any], Batch]
 
 @dataclass(frozen=True)
 class Given:
-    """A piece, as the iterable gave it."""
+    """A piece, as given by the iterable."""
 
     inputs: Any
     targets: Samples | None
 
 
 def given_by(pieces: Iterable[Any], *, have_targets: bool) -> Iterator[Given]:
-    """The pieces, of which it keeps none.
+    """Yields the pieces, without keeping any.
 
     Raises:
-        ValueError: there is none; one has no samples, or not as many targets.
+        ValueError: the iterable is empty; a piece has no samples, or not as many targets.
     """
     nothing = True
     for piece in pieces:
         nothing = False
         given = _given(piece, have_targets)
-        del piece  # Before the next is read.
+        del piece  # Freed before the next is read.
         yield given
         del given
     if nothing:
@@ -72,17 +72,17 @@ def _divided(piece: Any) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class _Part:
-    """A piece that is to be computed."""
+    """A piece with its backward, not computed yet."""
 
     batch: Batch
     weighted: WeightedBackward
 
 
 class StreamedMean:
-    """A mean of which D is not known until the last piece is there.
+    """A mean whose denominator D is not known before the last piece.
 
-    Until then gradients are those of sums, divided by D of the first piece. Before the last they are multiplied by what is
-    missing, so that its backward, which averages them over ranks if there are several, is as that of any batch.
+    Until then gradients are those of sums, divided by D of the first piece. Before the last piece they are rescaled to the
+    final D. So the last backward, which averages over several ranks, is the same as for any batch.
     """
 
     def __init__(self, pieces: Iterator[Given], batch_of: BatchOf, loss_fn: Any) -> None:
@@ -92,7 +92,7 @@ class StreamedMean:
         self._tell = observer()
         self._begin = 0
         self._loss: Tensor | None = None
-        # D of the pieces so far, and what it is divided by.
+        # D of the pieces so far, and the current divisor.
         self._total: Tensor | int = 0
         self._every: Tensor | int = 1
 
@@ -115,12 +115,12 @@ class StreamedMean:
                         following.weighted.drop()
                     raise
                 part = following
-                del following  # Before the next is read.
+                del following  # Freed before the next is read.
         assert self._loss is not None, "there is a piece"
         return self._loss
 
     def _next(self, mean: Mean | ModelLoss, current: Batch) -> _Part | None:
-        """It is there before the one before it is computed, to know which is the last, and to be copied ahead."""
+        """Reads the next piece before the current one is computed, to detect the last one and to prefetch."""
         tensors = [leaf for leaf in current.samples.leaves if isinstance(leaf, Tensor)]
         versions = versions_of(tensors)
         given = next(self._pieces, None)
@@ -179,12 +179,12 @@ def _targets(piece: Given, loss_fn: Any) -> Samples | None:
 
 
 def _not_zero(weight: Tensor | int) -> Tensor | int:
-    """What sums are divided by until it is known what they are to be."""
+    """The provisional divisor of sums until the final one is known."""
     return weight.where(weight != 0, 1) if isinstance(weight, Tensor) else weight or 1
 
 
 class StreamedReplay:
-    """A loss of all outputs: the iterable gives its pieces twice, for their forward, and for their backward."""
+    """Replay for a loss of all outputs: the iterable gives its pieces twice, for their forward and for their backward."""
 
     def __init__(self, pieces: Callable[[], Iterator[Given]], batch_of: BatchOf) -> None:
         self._pieces = pieces
@@ -223,11 +223,11 @@ class StreamedReplay:
                 targets.append(piece.targets.piece(range(len(piece.targets)), batch.device))
             begin = rows[-1].stop if rows else 0
             rows.append(range(begin, begin + len(batch.samples)))
-            # Each piece finds buffers as before the batch; if they may depend on samples, as the one before it left them.
+            # Each piece finds the buffers from before the batch, or after the previous piece if they may depend on samples.
             refuse = batch.refuse
             if refuse is not None and (name := buffers.rewind()) is not None:
                 refuse(name)
-            del piece, batch  # Before the next is read.
+            del piece, batch  # Freed before the next is read.
         if buffers is not None and refuse is not None:
             buffers.set_after()
         return records, rows, joined(outputs, rows), joined(targets, rows) if targets else None

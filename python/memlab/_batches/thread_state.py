@@ -1,4 +1,4 @@
-"""What a forward depends on beside its arguments that belongs to the thread: taken from one thread into another."""
+"""Thread-local state that a forward depends on, copied from one thread to another."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from memlab._paging.torch_private import (
 
 
 class ThreadState:
-    """Autocast, devices, streams, hooks on saved tensors, and modes of the thread that makes this.
+    """Autocast, devices, streams, hooks on saved tensors, and modes of the thread that creates this object.
 
-    (The default dtype and deterministic algorithms belong to the process, and context variables go with the thread.)
+    (The default dtype and deterministic algorithms belong to the process. Context variables are copied with the thread.)
     """
 
     def __init__(self) -> None:
@@ -35,8 +35,8 @@ class ThreadState:
             self._streams = [torch.cuda.current_stream(index) for index in range(torch.cuda.device_count())]
 
     def enter(self) -> None:
-        """Has the calling thread be like the one that made this, for the rest of its life."""
-        # Backward runs in the thread that asks for it, where it may wait: PyTorch's thread of a GPU runs all backwards.
+        """Applies the state to the calling thread, for the rest of its life."""
+        # Backward then runs in the calling thread, which may wait: PyTorch has one thread per GPU for all backwards.
         torch.autograd.set_multithreading_enabled(False)
         for stream in self._streams:
             torch.cuda.set_stream(stream)

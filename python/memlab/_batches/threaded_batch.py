@@ -1,4 +1,4 @@
-"""A batch in threads: forward of all micro-batches at once, and then backward."""
+"""A batch in threads: the forward of all micro-batches together, and then their backward."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from memlab._batches.thread_state import ThreadState
 from memlab._paging.torch_private import tree_flatten
 
 _OUTPUTS = "the end of its forward"
-# For threads that wait: this part of the memory that is free.
+# Divisor of the free memory: this part is for waiting threads.
 _WAITING = 4
 
 
 class ThreadedBatch:
-    """The batch in micro-batches of one size. Leaving the context before `backward` is done undoes what forward left behind:
-    buffers and random numbers are as before."""
+    """A batch in micro-batches of one size. Leaving the context before `backward` is done restores buffers and random
+    numbers from before the batch."""
 
     def __init__(
         self, batch: Batch, pieces: Sequence[range], lockstep_history: LockstepHistory, *, spills: bool, has_backward: bool
@@ -54,12 +54,12 @@ class ThreadedBatch:
         works = [self._work(index, rows) for index, rows in enumerate(pieces)]
         names = [f"samples {rows.start} to {rows.stop - 1}" for rows in pieces]
         self._threads = MicrobatchThreads(works, names, self._resume, self._suspend)
-        # Gradients of the outputs of all micro-batches; None: an output has none.
+        # Gradients of the outputs of all micro-batches; None: the output has none.
         self._gradients: Sequence[Tensor | None] = ()
-        # The parameters that backward is for; None: all.
+        # The parameters that receive gradients; None: all.
         self._wanted: Sequence[Tensor] | None = None
         self._is_done = False
-        #: Whether gradients may have been added to.
+        #: True once gradients may have been changed.
         self.has_added = False
 
     def __enter__(self) -> ThreadedBatch:
@@ -69,7 +69,7 @@ class ThreadedBatch:
         self.end(undo=not self._is_done)
 
     def end(self, *, undo: bool) -> None:
-        """Ends threads that still wait; if it is to `undo`, buffers and random numbers are as before the batch."""
+        """Ends the threads that still wait. With `undo`, restores buffers and random numbers from before the batch."""
         try:
             self._threads.end()
             if self._spilling is not None:
@@ -80,7 +80,7 @@ class ThreadedBatch:
                 self._random.set_before()
 
     def forward(self) -> Any:
-        """What the model returns for all samples; what depends on parameters has a graph that is not to be used."""
+        """The model's outputs for all samples. The graphs of outputs that depend on parameters must not be used."""
         with meeting_at_batchnorm(self._batch.model):
             outputs = self._threads.run(until=_OUTPUTS)
         if self._batch.refuse is not None and (name := self._buffers.different()) is not None:
@@ -89,10 +89,10 @@ class ThreadedBatch:
         return joined(outputs, self._pieces)
 
     def backward(self, gradients: Sequence[Tensor | None], wanted: Sequence[Tensor] | None = None) -> InputGradients:
-        """Adds to the gradients of parameters (`wanted`: of these alone); returns those of the inputs. `gradients`: those of
-        the outputs' leaves."""
+        """Adds to the gradients of parameters (only of `wanted`, if given). Returns the gradients of the inputs.
+        `gradients`: those of the outputs' leaves."""
         self._gradients, self._wanted = gradients, wanted
-        self._random.suspend(0)  # The loss has drawn what the first thread would have drawn next.
+        self._random.suspend(0)  # The loss has drawn the numbers that follow the first thread's.
         self.has_added = True
         with ExitStack() as stack:
             stack.enter_context(meeting_at_batchnorm(self._batch.model))
@@ -107,19 +107,19 @@ class ThreadedBatch:
         return self._inputs
 
     def _after(self) -> None:
-        """Buffers and random numbers, as the whole batch would have left them."""
+        """Sets buffers and random numbers to the values that the whole batch would have left."""
         self._buffers.set_after(len(self._pieces) - 1 if self._batch.refuse is None else 0)
         self._random.resume(0)
 
     def _work(self, index: int, rows: range) -> Callable[[], None]:
-        """The work of a micro-batch's thread."""
+        """The function that runs in the thread of a micro-batch."""
 
         def work() -> None:
             thread = MicrobatchThread.current()
             assert thread is not None, "it runs in a micro-batch's thread"
             self._state.enter()
             memory = None if self._memories is None else self._memories[index]
-            # The leaves are of the micro-batch, their gradients go into those of all.
+            # Leaves belong to the micro-batch; their gradients go into those of the batch.
             inputs = copy(self._inputs)
             with ExitStack() as forward:
                 forward.enter_context(self._state.forward())
@@ -146,7 +146,7 @@ class ThreadedBatch:
         return work
 
     def _resume(self, index: int) -> None:
-        """Before a thread runs."""
+        """Called before a thread runs."""
         self._random.resume(index)
         self._buffers.resume(index)
         if self._memories is not None:
@@ -154,21 +154,21 @@ class ThreadedBatch:
             self._memories[(index + 1) % len(self._memories)].expect()
 
     def _suspend(self, index: int, meeting: Meeting | None) -> None:
-        """A thread waits, or has finished."""
+        """Called when a thread waits or has finished."""
         if self._memories is not None and meeting is not None:
-            # After its forward the caller goes on, who may have kept what layers made.
+            # After its forward the caller continues, and may have kept tensors made by layers.
             shared = [meeting.contribution, self._held_by_all()]
             self._memories[index].suspend(shared, spills=meeting.place != _OUTPUTS)
         self._buffers.suspend(index)
         self._random.suspend(index)
 
     def _held_by_all(self) -> list[Tensor]:
-        """Tensors that threads make, and others write to."""
+        """Tensors that one thread makes and others write to."""
         return [*self._batch.model.buffers(), *[one.grad for one in self._batch.parameters if one.grad is not None]]
 
     @contextmanager
     def _sums(self) -> Iterator[None]:
-        """Has gradients in half precision summed in float32, if they are many."""
+        """Sums gradients of half precision in float32, if the batch has enough pieces."""
         if len(self._pieces) < PIECES_FOR_SUMS:
             yield
             return

@@ -1,4 +1,4 @@
-"""What a training did in its steps, for the trace of the process, if it is traced."""
+"""The steps of a training, written to the trace of the process if it is traced."""
 
 from __future__ import annotations
 
@@ -10,53 +10,53 @@ from memlab import _native
 from memlab._batches.pending_losses import PendingLosses
 from memlab._batches.records import Record
 
-# Batches of a step, of which the last are noted: some trainings step without telling.
+# Maximum of batches kept per step, the last ones: some trainings never report a step.
 _MOST = 1 << 10
 
-# Of all trainings of the process: losses to come, and the steps that the trace had when one of theirs was told last.
+# For all trainings of the process: pending losses, and the trace's step count when a training last reported a step.
 _PENDING = PendingLosses()
 _TOLD: list[int] = []
 
 
 def write_losses() -> None:
-    """Writes steps whose losses have come meanwhile."""
+    """Writes the steps whose losses have arrived."""
     _PENDING.poll()
 
 
 class TracedSteps:
-    """The steps of a training. A step has the batches that were noted since the one before, of the same model.
+    """The steps of a training. A step has the batches recorded since the previous step of the same model.
 
     Without memlab in the process it does nothing.
     """
 
     def __init__(self) -> None:
-        # By phase: steps of the process when the last of them was noted, and the batches with their losses.
+        # By phase: step count of the process at the last batch, and the batches with their losses.
         self._noted: dict[Any, tuple[int, list[tuple[Record, Tensor | None]]]] = {}
-        # Steps of an epoch.
+        # The epoch, and the steps in it.
         self._epoch = 0
         self._batches = 0
 
     def begin(self) -> None:
-        """A batch begins. What has stepped before are other optimizers."""
+        """Begins a batch. Steps before the first batch belong to other optimizers."""
         if not _TOLD and (steps := _native.steps_recorded()) is not None:
             _TOLD[:] = [steps]
 
     def note(self, record: Record, loss: Tensor | None) -> None:
-        """A batch is done, whose gradients the next step uses, or has used. None: nobody knows its loss."""
+        """Records a completed batch, whose gradients the next step uses, or has used. `loss`: None: not known."""
         steps = _native.steps_recorded()
         if steps is None:
             return
         before, batches = self._noted.get(record.phase, (steps, []))
         if before != steps:
-            batches = []  # Their step was not told.
+            batches = []  # Their step was not reported.
         self._noted[record.phase] = (steps, [*batches[-_MOST:], (record, None if loss is None else loss.detach())])
 
     def step(self, phase: Any) -> None:
-        """The optimizer of a phase has stepped."""
+        """Records a step of a phase's optimizer."""
         _PENDING.poll()
         _, batches = self._noted.pop(phase, (0, []))
         steps = _native.steps_recorded() or 0
-        # One that is not PyTorch's is no step of the trace.
+        # Steps of optimizers that are not PyTorch's are not in the trace.
         if not batches or [steps] == _TOLD or steps == 0:
             return
         _TOLD[:] = [steps]

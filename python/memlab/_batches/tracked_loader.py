@@ -13,9 +13,9 @@ from memlab._paging.torch_private import tree_map_only
 
 
 class TrackedLoader:
-    """Gives the batches of a loader, and knows which it gave last. Everything else is the loader's.
+    """Yields the batches of a loader, and records the last one. Forwards all other attributes to the loader.
 
-    Targets are where outputs will be, so that a loss may be computed from both. Inputs are as the loader gives them.
+    Moves targets to the device of the outputs, so that a loss may be computed from both. Inputs are unchanged.
 
     >>> batches = TrackedLoader([([1], [2]), ([3], [4])], lambda: None)
     >>> [batches.inputs for inputs, targets in batches], len(batches)
@@ -23,7 +23,7 @@ class TrackedLoader:
     """
 
     def __init__(self, loader: Iterable[Any], device: Callable[[], torch.device | None]) -> None:
-        """`device`: where outputs will be; None: not known."""
+        """`device`: the device of the outputs; None: not known."""
         self.loader = loader
         self._device = device
         self.inputs: Any = None
@@ -54,7 +54,7 @@ class TrackedLoader:
 
 
 def single(batches: Iterable[Any]) -> Iterator[Any]:
-    """The batches, and of those that are given in pieces each piece.
+    """Yields the batches; of a batch given in pieces, each piece.
 
     >>> list(single([([1], [2]), iter([([3], [4]), ([5], [6])])]))
     [([1], [2]), ([3], [4]), ([5], [6])]
@@ -67,12 +67,12 @@ def single(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def is_divisible(batch: Any) -> bool:
-    """Whether it has inputs and targets."""
+    """True if the batch has inputs and targets."""
     return isinstance(batch, (tuple, list)) and len(batch) > 1
 
 
 def _with_last(batch: Any, targets: Any) -> Any:
-    """The batch, with other targets."""
+    """The batch with other targets."""
     if targets is batch[-1]:
         return batch
     entries = [*batch[:-1], targets]
@@ -80,7 +80,7 @@ def _with_last(batch: Any, targets: Any) -> Any:
 
 
 def divided(batch: Any) -> tuple[Any, Any]:
-    """Inputs and targets of a batch: of two entries they are these, of more the last are the targets.
+    """Inputs and targets of a batch. The targets are the last entry; of more than two entries, the rest are the inputs.
 
     >>> divided((1, 2)), divided((1, 2, 3))
     ((1, 2), ((1, 2), 3))

@@ -1,4 +1,4 @@
-"""How a training went, epoch by epoch, and what would make it faster."""
+"""The report on a training by epoch, with advice for speed."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ _SIZE = _native.format_size
 
 @dataclass(frozen=True)
 class EpochReport:
-    """The batches of an epoch; of one model, if there are several."""
+    """The batches of an epoch, for one model if the training has several."""
 
     #: Counted from 0.
     epoch: int
-    #: The name of the model; None: there is one.
+    #: The name of the model; None: the training has one.
     phase: Any
     batches: int
     #: The mean over samples.
-    #: None: it was computed elsewhere.
+    #: None: the loss was computed outside memlab.
     loss: float | None
     samples: int
-    #: The host's, between the ends of batches.
+    #: Host time between the ends of batches.
     seconds: float
-    #: The ways that batches went, as `memlab.InfinityBatch.plan` calls them.
+    #: The strategies of batches, as `memlab.InfinityBatch.plan` names them.
     ways: tuple[str, ...]
-    #: The fewest and the most pieces of a batch.
+    #: Minimum and maximum pieces of a batch.
     pieces: tuple[int, int]
-    #: The most bytes that PyTorch had allocated on the GPU by the end of a batch, since its peak was reset last. None:
-    #: there is no GPU.
+    #: PyTorch's peak of allocated bytes on the GPU by the end of a batch, since the last reset. None: the training has no
+    #: GPU.
     peak_nbytes: int | None
     #: Bytes of activations that were copied to the host.
     offloaded_nbytes: int
 
     @property
     def samples_per_second(self) -> float | None:
-        """None: no time passed."""
+        """Throughput of the epoch; None: no time passed."""
         return self.samples / self.seconds if self.seconds else None
 
 
 @dataclass(frozen=True)
 class TrainingReport:
-    """How a training went: `epochs`, and `advice`: what their figures say about going faster. Printed, it is a table.
+    """The report on a training: its `epochs`, and `advice` for speed from their figures. Printed, it is a table.
 
     >>> records = [Record(0, batch, 40, 0.5, None, "replay", 1, 0, None) for batch in range(2)]
     >>> print(training_report(records, [0.5, 0.25], None))
@@ -85,20 +85,20 @@ class TrainingReport:
 
 @dataclass(frozen=True)
 class Memory:
-    """What the GPU of a training has, when nothing is being computed."""
+    """The memory of a training's GPU while nothing is computed."""
 
-    #: Allocated now: weights, the optimizer's state.
+    #: Bytes allocated now: weights, the optimizer's state.
     allocated_nbytes: int
-    #: What may be allocated beside that.
+    #: Bytes that may be allocated beside that.
     room_nbytes: int
-    #: Samples of a piece and bytes to be allocated at most, if the caller has set them.
+    #: Samples of a piece and the limit of allocated bytes, if the caller has set them.
     micro_batch: int | None
     limit_nbytes: int | None
     total_nbytes: int
 
     @staticmethod
     def on(device: torch.device, memory: str | int, micro_batch: int | None) -> Memory | None:
-        """What a device has now; None: it is no GPU."""
+        """The current memory of a device; None: it is no GPU."""
         if device.type != "cuda":
             return None
         limit = allowed(memory)
@@ -107,7 +107,7 @@ class Memory:
 
 
 def training_report(records: Sequence[Record], losses: Sequence[float], memory: Memory | None) -> TrainingReport:
-    """The report on batches and their losses. `memory`: None: there is no GPU."""
+    """The report on batches and their losses. `memory`: None: the training has no GPU."""
     together: dict[tuple[int, Any], list[tuple[Record, float]]] = {}
     for record, loss in zip(records, losses, strict=True):
         together.setdefault((record.epoch, record.phase), []).append((record, loss))
@@ -156,8 +156,7 @@ def _on_replay(records: Sequence[Record]) -> str | None:
 
 
 def _on_pieces(records: Sequence[Record], memory: Memory | None) -> str | None:
-    """What larger pieces would take. A piece takes what is beyond that which is always there, at most in proportion to
-    its samples."""
+    """Advice on larger pieces. Memory beyond the constant part grows at most in proportion to the samples of a piece."""
     pieced = [one for one in records if one.way in (PIECES, REPLAY) and one.pieces > 1 and one.peak_nbytes is not None]
     if memory is None or not pieced:
         return None

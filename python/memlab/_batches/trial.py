@@ -1,8 +1,8 @@
-"""Sends a few samples through a model, whole and in pieces, and compares results and gradients.
+"""Runs a few samples through a model, whole and in pieces, and compares outputs and gradients.
 
-The bound is measured. All parameters, buffers and inputs are moved by about the rounding of the number format, and the
-change of the results is the bound. Where there is room for a copy, the trial is in float64: it rounds far less than the
-model in training, and finds a difference that is only a little more than rounding there.
+The tolerance is measured. All parameters, buffers and inputs are moved by about the rounding of the number format. The
+change of the results is the tolerance. Where memory allows a copy, the trial is in float64: it rounds far less than the
+model in training, and detects differences only slightly above rounding in float64.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from memlab._batches.state import Autocast, Buffers, RandomState
 from memlab._paging.device_memory import capacity
 from memlab._paging.torch_private import OperationMode, tree_flatten, tree_map_only
 
-# The trial's rounding may be this multiple of the measured bound: kernels of other sizes add in another order.
+# Factor of the trial's rounding in the tolerance: kernels of other sizes add in another order.
 _MARGIN = 64
 _MARGIN_WHERE_NOTHING_MOVES, _MOST_WHERE_NOTHING_MOVES = 16, 0.25
-# Of the memory that is free, what a trial's copies and gradients may take.
+# Divisor of the free memory for a trial's copies and gradients.
 _SHARE_OF_MEMORY = 2
-# Sets of gradients at the same time: of the whole, moved, of a piece, and two sums.
+# Sets of gradients that exist at the same time: of the whole, moved, of a piece, and two sums.
 _SETS = 5
 _LITTLE = 64 << 20
 
-# Makes what is compared of a model's outputs for some samples: a number with a graph, and tensors beside it.
+# Makes the compared values from a model's outputs for some samples: a number with a graph, and other tensors.
 Objective = Callable[[Any, range], tuple[Tensor, Sequence[Tensor]]]
 _Move = Callable[[Tensor, str], Tensor]
 _TF32 = 2.0**-10
@@ -43,19 +43,19 @@ _FORMATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class DrewRandomNumbers(Exception):
-    """The model has drawn random numbers, so the same samples give something else."""
+    """The model has drawn random numbers, so the same samples give different results."""
 
 
 @dataclass
 class TrialResult:
-    """The results of some samples. Lengths are those of all that was added up."""
+    """The results of some samples. Lengths are the norms of all summands, added up."""
 
     tensors: list[Tensor]
     lengths: list[float]
 
 
 def weighted_sum(parts: Sequence[tuple[TrialResult, float]]) -> TrialResult:
-    """The sum of the results of pieces, each with a weight."""
+    """The weighted sum of the results of pieces."""
     seen, weights = zip(*parts, strict=True)
 
     def added(values: Sequence[Any]) -> Any:
@@ -66,7 +66,7 @@ def weighted_sum(parts: Sequence[tuple[TrialResult, float]]) -> TrialResult:
 
 
 class TrialForm(Enum):
-    """The form in which a model is tried. Each finds more than the next, and is possible with fewer models."""
+    """The form of the model in a trial. Each form finds more than the next, and supports fewer models."""
 
     DOUBLE = "a replica in float64"
     REPLICA = "a replica"
@@ -75,24 +75,24 @@ class TrialForm(Enum):
 
     @staticmethod
     def of(model: nn.Module, *, is_sharded: bool) -> list[TrialForm]:
-        """The kinds to try one after the other."""
+        """The forms to try one after the other."""
         if is_sharded:
             return [TrialForm.RESULTS]
         is_compiled = any(
             type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
             for module in model.modules()
         )
-        # (It would be compiled again for other sizes.)
+        # (A compiled model would be compiled again for other sizes.)
         return [kind for kind in TrialForm if kind is not TrialForm.ITSELF or not is_compiled]
 
 
 class Trial:
-    """A model that is tried with a few samples, and is left as it is."""
+    """A trial of a model with a few samples. The model is left unchanged."""
 
     def __init__(
         self, model: nn.Module, samples: Samples, device: torch.device, memory: int | None, kind: TrialForm
     ) -> None:
-        """`memory`: what the process may have on the GPU; None: all. Raises MemoryError if there is no room for the kind."""
+        """`memory`: the limit of the process on the GPU; None: all. Raises MemoryError if the form does not fit."""
         self._samples, self._device = samples, device
         self._is_double, self._is_copied = kind is TrialForm.DOUBLE, kind is not TrialForm.RESULTS
         self._model = _replica(model, {}) if kind in (TrialForm.DOUBLE, TrialForm.REPLICA) else model
@@ -105,17 +105,17 @@ class Trial:
         self._coarsest = torch.finfo(torch.float64).eps if self._is_double else max(self._own, _rounding_of(device))
         #: The names of the outputs in messages.
         self.names: list[str] = []
-        # By which share numbers were moved.
+        # The share by which numbers were moved.
         self._step = self._coarsest
         room = (room_on(device, memory) if device.type == "cuda" else capacity(device, 0)) // _SHARE_OF_MEMORY
         if self._is_copied:
-            # Copies in float64, and moved ones.
+            # Copies in float64, and moved copies.
             room -= sum(8 * 2 * one.numel() if self._is_double else one.nbytes for one in named.values())
             if room < 0:
                 raise MemoryError(f"no room for {kind.value}")
-        # Gradients take no more than those of the training will, if that is not very little.
+        # Limits gradients to the size of the training's gradients, but not below a small constant.
         room = min(room, max(sum(one.nbytes for one in named.values()), _LITTLE))
-        # The smallest parameters, whose gradients fit.
+        # The smallest parameters, as many as have gradients that fit.
         self._wanted: list[str] = []
         if not self._is_copied:
             return
@@ -127,7 +127,7 @@ class Trial:
                 self._wanted.append(name)
 
     def outputs(self, rows: range) -> list[Any]:
-        """The tensors and other values that some samples give, without a graph. Raises Drew as `seen` does."""
+        """The tensors and other outputs for some samples, without a graph. Raises DrewRandomNumbers as `seen` does."""
         found: list[Any] = []
 
         def objective(outputs: Any, _rows: range) -> tuple[Tensor, Sequence[Tensor]]:
@@ -139,7 +139,7 @@ class Trial:
         return found
 
     def with_draws(self, rows: range, mode: AbstractContextManager[Any]) -> list[Tensor]:
-        """The tensors that some samples give while a mode is in force, with random numbers."""
+        """The tensors that some samples give within a mode, with random numbers."""
         with warnings.catch_warnings(), torch.no_grad(), mode:
             warnings.simplefilter("ignore")
             _, outputs = self._called(rows, _as_it_is, [])
@@ -147,9 +147,9 @@ class Trial:
 
     def seen(self, rows: range, objective: Objective, *, moved: bool = False) -> TrialResult:
         """The objective's number and tensors for some samples, and the number's gradients. `moved`: with all numbers
-        a little other ones. Raises Drew if the model draws random numbers."""
+        slightly changed. Raises DrewRandomNumbers if the model draws random numbers."""
         if moved and self._is_copied:
-            # So little that the model chooses nothing else.
+            # Small enough that the model takes no other branch.
             self._step = max(self._coarsest, self._own / 1024)
         tensors = self._run(rows, objective, self._moved if moved else _as_it_is, self._wanted)
         return TrialResult(tensors, [float(one.double().norm()) for one in tensors])
@@ -157,13 +157,13 @@ class Trial:
     def _run(self, rows: range, objective: Objective, move: _Move, wanted: Sequence[str]) -> list[Tensor]:
         before = RandomState({self._device})
         with ExitStack() as stack:
-            # The caller does not hear of the trial, such as that a recurrent layer's weights are not in one piece.
+            # Hides the trial's warnings from the caller, for example that a recurrent layer's weights are not contiguous.
             stack.enter_context(warnings.catch_warnings())
             warnings.simplefilter("ignore")
             if self._is_double:
                 stack.enter_context(Autocast.off())
             stack.enter_context(torch.set_grad_enabled(bool(wanted)))
-            # The caller's hooks do not see what is saved here.
+            # Keeps the caller's hooks from seeing tensors saved here.
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_as_saved, _as_saved))
             leaves, outputs = self._called(rows, move, wanted)
             if RandomState({self._device}) != before:
@@ -178,7 +178,7 @@ class Trial:
         return [number.detach(), *(one.detach() for one in beside), *gradients]
 
     def _called(self, rows: range, move: _Move, wanted: Sequence[str]) -> tuple[list[Tensor], Any]:
-        """Parameters that want gradients, and the outputs."""
+        """The copies of parameters that require gradients, and the outputs."""
         values = tree_map_only(
             Tensor, lambda one: move(self._copied(one), str(tuple(one.shape))), self._samples.piece(rows, self._device)
         )
@@ -198,8 +198,8 @@ class Trial:
         return [*leaves.values()], outputs
 
     def are_apart(self, whole: TrialResult, moved: TrialResult, parts: TrialResult) -> bool:
-        """Compares the sum of parts with the whole: True if they differ by more than rounding makes it. `moved`: the
-        whole with other numbers."""
+        """Compares the sum of parts with the whole: True if they differ by more than rounding explains. `moved`: the whole
+        with slightly changed numbers."""
         allowed = self._own + _MARGIN * self._coarsest
         if not self._is_copied:
             allowed = min(allowed * _MARGIN_WHERE_NOTHING_MOVES, _MOST_WHERE_NOTHING_MOVES)
@@ -207,7 +207,7 @@ class Trial:
             one = one.double()
             bound = allowed * ((other.double() - one).norm() / self._step + length)
             is_other = ~((added.double() - one).norm() <= bound)
-            # Into memory that is zero: on a simulated card, whose kernels compute nothing, it stays so.
+            # Writes into zeroed memory: on a simulated card, whose kernels compute nothing, the result stays False.
             if torch.logical_and(is_other, one.norm().isfinite(), out=torch.zeros_like(is_other)):
                 return True
         return False
@@ -224,8 +224,7 @@ class Trial:
 
 
 def _replica(module: nn.Module, known: dict[int, nn.Module]) -> nn.Module:
-    """A module with the same parameters, in which what a forward sets stays: a table that it keeps, for instance. It is not
-    compiled."""
+    """A module with the same parameters, for attributes that a forward sets, such as a cached table. It is not compiled."""
     children = vars(module)["_modules"]
     if type(module).__name__ == "OptimizedModule":
         return _replica(children["_orig_mod"], known)
@@ -241,7 +240,7 @@ def _replica(module: nn.Module, known: dict[int, nn.Module]) -> nn.Module:
 
 
 def _rounding_of(device: torch.device) -> float:
-    """The coarsest format in which a device may compute with float32: TF32 on a GPU."""
+    """The rounding of the coarsest format in which a device may compute with float32: TF32 on a GPU."""
     return _TF32 if device.type == "cuda" else 0.0
 
 
@@ -254,7 +253,7 @@ def _as_it_is(tensor: Tensor, _name: str) -> Tensor:
 
 
 class _Formats(OperationMode):
-    """Notes the coarsest number format in which something is computed."""
+    """Records the coarsest number format of the results of operations."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -9,8 +9,8 @@ from memlab._paging.torch_private import has_accumulation_hook
 
 
 def refuse_unsupported(model: nn.Module) -> None:
-    """Raises RuntimeError for what pieces cannot be right with, however they are computed."""
-    # By their names: importing them takes longer than a step.
+    """Raises RuntimeError for a model whose gradients would be wrong in any division into pieces."""
+    # Compared by name: importing these classes takes longer than a step.
     kinds = {kind.__name__ for module in model.modules() for kind in type(module).__mro__}
     if "FullyShardedDataParallel" in kinds:
         raise RuntimeError(

@@ -1,4 +1,4 @@
-"""Micro-batches: forward and backward of one piece after the other, for losses that are means."""
+"""Micro-batches: forward and backward of each piece in turn, for losses that are means."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ Scale = Callable[[Tensor], Tensor]
 
 
 class Weighing(Protocol):
-    """A mean, and of how many."""
+    """A mean, and its denominator."""
 
     @property
     def is_sum(self) -> bool:
-        """Whether it is not divided by anything."""
+        """True if the loss is not divided by anything."""
 
     def weight(self, samples: int, targets: Any, /) -> Tensor | int:
         """D of some samples."""
 
     def countable(self, targets: Any, /) -> Any:
-        """Targets of which at least one counts."""
+        """Targets, at least one of which counts."""
 
     def __call__(self, outputs: Any, targets: Any, /) -> Tensor:
         """The loss of a piece."""
@@ -51,7 +51,7 @@ class WeightedBackward:
         self._prefetcher = PiecePrefetcher(batch.device, [samples, targets])
         self._loss: Tensor | None = None
         self._keep: Keeper | None = None
-        # What is computed after these samples.
+        # The samples computed next.
         self._after: WeightedBackward | None = None
 
     def run(self, scale: Scale) -> Tensor:
@@ -72,8 +72,8 @@ class WeightedBackward:
         tell: Callable[[range], None],
         after: WeightedBackward | None = None,
     ) -> Tensor:
-        """Adds the gradients of these samples, as a part of as many as `every` says: D of them. Returns their part of the
-        loss. `after`: the samples that follow; ranks average with the last."""
+        """Adds the gradients of these samples as a part of a batch with the denominator D = `every`. Returns their part of
+        the loss. `after`: the samples that follow; ranks average with the last."""
         self._scale, self._progress, self._all, self._after = scale, progress, every, after
         batch = self._batch
         self._ranks = batch.ranks if after is None else batch.ranks.apart()
@@ -103,11 +103,11 @@ class WeightedBackward:
         return self._loss
 
     def drop(self) -> None:
-        """Forgets what was copied ahead."""
+        """Forgets the prefetched piece."""
         self._prefetcher.drop()
 
     def _first_piece(self) -> range | None:
-        """If it is decided."""
+        """The rows of the first piece, if its size is decided; else None."""
         size = self._batch.sizing.size(len(self._batch.samples))
         return range(size) if self._batch.sizing.is_known(size) else None
 
@@ -117,12 +117,12 @@ class WeightedBackward:
             self._compute(piece, after)
         except BaseException:
             if after is not None:
-                after.drop()  # The halves of this one need the memory.
+                after.drop()  # The halves of this piece need the memory.
             raise
 
     def _compute(self, piece: Piece, after: WeightedBackward | None) -> None:
         if piece.is_last and self._ranks.are_several:
-            self._progress.end_sums()  # What this backward averages over the ranks is all that was added up.
+            self._progress.end_sums()  # This backward averages all accumulated gradients over the ranks.
         torch.clear_autocast_cache()
         inputs, targets = self._prefetcher.take(piece.rows)
         self._prefetcher.allocate(piece.following)
@@ -136,7 +136,7 @@ class WeightedBackward:
             raise ValueError(f"the loss has shape {tuple(loss.shape)}: it must be one number")
         if not self._mean.is_sum:
             share = self._share(targets, len(piece.rows), loss)
-            # A model's own loss of no labels is NaN.
+            # The model's own loss of a piece without labels is NaN.
             loss = (loss if isinstance(share, float) else loss.where(share != 0, 0)) * share
         with Autocast.off():
             self._scale(loss).backward(inputs=self._inputs.beside(piece.wanted))
@@ -151,7 +151,7 @@ class WeightedBackward:
 
 
 def part_of(weight: Tensor | int, every: Tensor | int, like: Tensor) -> Tensor | float:
-    """A part of a mean. Half precision cannot count beyond some hundreds: there it is in float32."""
+    """The share of a piece in a mean. In half precision counts are inexact beyond some hundreds: they use float32 there."""
     if isinstance(weight, int) and isinstance(every, int):
         return weight / every
     dtype = torch.float64 if like.dtype == torch.float64 else torch.float32

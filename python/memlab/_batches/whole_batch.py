@@ -1,4 +1,4 @@
-"""The whole batch in one forward: what autograd saves leaves the GPU as far as it does not fit."""
+"""The whole batch in one forward: tensors that autograd saves leave the GPU as far as they do not fit."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ from memlab.activations import offload_activations
 
 Scale = Callable[[Tensor], Tensor]
 
-# What activations may take of the memory that is free, tried in this order: operations need memory for themselves, too.
+# Shares of the free memory for activations, tried in this order: operations need memory, too.
 _SHARES = (0.6, 0.3, 0.1)
-# The budgets that were enough, by model and memory.
+# The budgets that sufficed, by model and memory.
 _BUDGETS: WeakKeyDictionary[nn.Module, dict[int | None, int]] = WeakKeyDictionary()
-# So many samples were too many, by the same.
+# The number of samples that did not fit, by model and memory.
 _TOO_MANY: WeakKeyDictionary[nn.Module, dict[int | None, int]] = WeakKeyDictionary()
 
 
 class TooLargeAtOnce(Exception):
-    """A forward of all samples does not fit, with all activations off the GPU. Nothing was added to gradients."""
+    """A forward of all samples does not fit, even with all activations off the GPU. Gradients are unchanged."""
 
 
 def forget_budgets(model: nn.Module) -> None:
-    """Forgets what was found to fit of a model."""
+    """Forgets the budgets and limits of a model."""
     _BUDGETS.pop(model, None)
     _TOO_MANY.pop(model, None)
 
 
 class WholeBatch:
-    """One batch through a model, at once."""
+    """One batch through a model, as a whole."""
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
         self._rows = range(len(batch.samples))
 
     def outputs(self) -> Any:
-        """What the model returns for the batch, with a graph.
+        """The model's outputs for the batch, with a graph.
 
         Raises:
-            TooLargeAtOnce: one operation of the model needs more memory than there is.
+            TooLargeAtOnce: one operation of the model does not fit.
         """
         buffers, random = Buffers(self._batch.model), RandomState({self._batch.device})
         for budget in self._budgets():
@@ -70,8 +70,8 @@ class WholeBatch:
         """Adds the gradients of `loss_of` the outputs and returns the loss, without a graph.
 
         Raises:
-            TooLargeAtOnce: one operation of the model needs more memory than there is.
-            torch.OutOfMemoryError: the same, after something was added to gradients.
+            TooLargeAtOnce: one operation of the model does not fit.
+            torch.OutOfMemoryError: the same, after gradients were changed.
         """
         too_many = _TOO_MANY.get(self._batch.model, {}).get(self._batch.memory)
         if too_many is not None and len(self._rows) >= too_many:
@@ -132,7 +132,7 @@ class WholeBatch:
         return nullcontext() if budget is None else offload_activations(budget, device=self._batch.device)
 
     def _budgets(self) -> list[int | None]:
-        """What activations may take on the GPU, the most first. On the CPU there is nothing to offload."""
+        """Budgets for activations on the GPU, the largest first. On the CPU nothing is offloaded."""
         if self._batch.device.type != "cuda":
             return [None]
         known = _BUDGETS.get(self._batch.model, {}).get(self._batch.memory)
@@ -142,8 +142,8 @@ class WholeBatch:
         return [*([] if known is None else [known]), *(one for one in budgets if known is None or one < known)]
 
     def _remember(self, budget: int | None, budgets: list[int | None]) -> None:
-        """The same budget for the next batches: what was learnt of them is kept by it. Where a batch has taken more than it
-        was allowed to, a smaller one if there is one."""
+        """Keeps the budget for the next batches, since offloading learns per budget. If a batch has exceeded its limit,
+        keeps the next smaller budget."""
         if budget is None:
             return
         memory = self._batch.memory

@@ -1,1 +1,1 @@
-"""The parts of `memlab.Config` and `memlab.Feeder`."""
+"""The implementation of `memlab.Config` and `memlab.Feeder`."""

@@ -1,4 +1,4 @@
-"""How many rows the GPU can take: asked of the plan that `memlab.inspect` makes."""
+"""The largest batch on the GPU, from the plan of `memlab.inspect`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _LARGEST_CARD = 1 << 50
 
 
 class Planner(Protocol):
-    """Knows how the memory of one training grows with the batch. The report of `memlab.inspect` is one."""
+    """Predicts the memory of one training at any batch size, as the report of `memlab.inspect` does."""
 
     def largest_batch(self, card_bytes: Any, *, allocator: str | None = None) -> int:
-        """The largest batch that fits on a card, which is a number of bytes or a name; 0 if none does."""
+        """The largest batch that fits on a card, which is given in bytes or by name; 0 if none does."""
 
 
 @dataclass(frozen=True)
 class Training:
-    """What is to be planned."""
+    """The training to plan."""
 
     network: Any
     inputs: SampleForm
@@ -32,7 +32,7 @@ class Training:
     amp: Any
 
     def planner(self) -> Planner:
-        """Asks `memlab.inspect`."""
+        """The report of `memlab.inspect`."""
         import torch
 
         from memlab.inspection import inspect
@@ -46,7 +46,7 @@ def largest_fitting_batch(planner: Planner, card: Any, allocator: str | None, on
     """The largest multiple of `one_read_count` that fits.
 
     Raises:
-        NotEnoughGPURam: not even `one_read_count` rows fit; says what would be enough.
+        NotEnoughGPURam: `one_read_count` rows do not fit; the message contains the memory that would be enough.
     """
     most = planner.largest_batch(card, allocator=allocator)
     if most >= one_read_count:

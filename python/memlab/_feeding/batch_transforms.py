@@ -1,4 +1,4 @@
-"""What becomes of a batch before the loop gets it."""
+"""Transforms of a batch before the loop gets it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Apply = Callable[[Any], Any]
 
 
 class BatchTransforms:
-    """Converts to another type on the device, calls what the user gave for each side, and then what joins both."""
+    """Converts types on the device, calls the user's function for each side, and then the function that joins both."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""How a limit of host memory is divided: slots, each of which holds a batch, and what readers hold while they read."""
+"""The division of a host memory limit between slots, which hold one batch each, and the memory of readers."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from memlab._feeding.layout import BatchLayout
 from memlab._feeding.sample_form import SampleForm
 from memlab._paging.sizes import readable
 
-# One is filled while the other is computed on, or copied to the device.
+# One slot is filled while the batch in the other is computed on, or copied to the device.
 FEWEST_SLOTS = 2
 
-# What a reader takes beside samples: the stack of its thread and the C library's tables.
+# Memory of a reader beside samples: the stack of its thread and the C library's tables.
 _READER_BYTES = 64 << 10
 
 
 def reader_bytes(sample_bytes: int) -> int:
-    """What a thread or process that reads samples of this size holds.
+    """Memory of a thread or process that reads samples of this size.
 
-    The C library keeps about as much as the last sample took (its threshold for giving memory back grows with what is
-    freed), and does not always use just that for the next one.
+    The C library keeps about the size of the last sample, since its threshold for returning memory grows with freed sizes.
+    It does not always reuse that memory for the next sample.
     """
     return 2 * sample_bytes + _READER_BYTES
 
 
 class HostBudget:
-    """What fits into `limit` bytes.
+    """The slots and readers that fit into `limit` bytes.
 
-    A sample, while it is read, is taken to be one side in all its variations; `ReadingRoom` corrects that when it has seen
-    one.
+    Assumes that reading a sample takes the size of one side in all its variations. `ReadingRoom` corrects that after the
+    first sample.
 
     >>> budget = HostBudget(1 << 20, SampleForm((1024,), "uint8"), SampleForm((), "int64"), one_read_count=2)
     >>> budget.row_bytes, budget.read_bytes, budget.allowed_rows, budget.largest_batch
@@ -48,12 +48,12 @@ class HostBudget:
         return BatchLayout(self.inputs, self.outputs, batch_size)
 
     def needed(self, batch_size: int) -> int:
-        """The least that feeding batches of this size takes: two slots and one reader."""
+        """Minimum bytes for batches of this size: two slots and one reader."""
         return FEWEST_SLOTS * self.layout(batch_size).nbytes + self.read_bytes
 
     @property
     def allowed_rows(self) -> int:
-        """How many samples fit beside one reader."""
+        """Number of samples that fit beside one reader."""
         return max(self.limit - self.read_bytes, 0) // max(self.row_bytes, 1)
 
     @property
@@ -66,20 +66,20 @@ class HostBudget:
         return batch
 
     def readers(self, batch_size: int, workers: int) -> int:
-        """How many of the workers can read at a time; 1 at least."""
+        """Number of workers that can read at a time; 1 at least."""
         room = self.limit - FEWEST_SLOTS * self.layout(batch_size).nbytes
         return max(1, min(workers, room // self.read_bytes))
 
     def slots(self, batch_size: int, workers: int, most: int) -> int:
-        """How many batches are held, at most `most`, beside the readers."""
+        """Number of slots beside the readers, `most` at most."""
         room = self.limit - self.readers(batch_size, workers) * self.read_bytes
         return max(FEWEST_SLOTS, min(most, room // self.layout(batch_size).nbytes))
 
 
 class ReadingRoom:
-    """Lets readers in as long as what they read fits into `nbytes`.
+    """Admits readers as long as their samples fit into `nbytes`.
 
-    How much one takes is measured: until the first has ended, it is alone.
+    The size of a sample is measured: the first reader is alone until it has ended.
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -89,7 +89,7 @@ class ReadingRoom:
         self._condition = threading.Condition()
 
     def enter(self) -> int:
-        """Waits for room for one more read, and returns the bytes that are taken for it."""
+        """Waits for room for one more read, and returns the bytes reserved for it."""
         with self._condition:
             while self._taken and self._taken + (self._largest_read or self.nbytes) > self.nbytes:
                 self._condition.wait()
@@ -98,10 +98,10 @@ class ReadingRoom:
             return taken
 
     def leave(self, taken: int, sample_bytes: int) -> None:
-        """Gives back what `enter` returned, and tells what a sample took; 0 if it failed.
+        """Releases the bytes that `enter` reserved, and records the size of a sample; 0 if reading failed.
 
         Raises:
-            NotEnoughCPURam: alone it takes more than there is.
+            NotEnoughCPURam: a single read exceeds the limit.
         """
         with self._condition:
             self._taken -= taken

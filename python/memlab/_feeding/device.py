@@ -1,4 +1,4 @@
-"""The device that batches go to."""
+"""The device of the batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that a feeder runs on, from epoch to epoch: slots, reader threads, and the way to the device."""
+"""The resources of a feeder, kept from epoch to epoch: slots, reader threads, and copies to the device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Engine:
-    """Takes no memory, and starts nothing, before the first epoch begins."""
+    """Allocates no memory, and starts no thread, before the first epoch begins."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Engine:
         self.host_bytes = self.slots * self.layout.nbytes + self.reading * budget.read_bytes
         self._room = ReadingRoom(budget.limit - self.slots * self.layout.nbytes)
         self._readers = readers
-        # Of the others, each would keep the memory of the last sample that it read.
+        # More workers could not read at a time, but each would keep the memory of its last sample.
         self._workers = min(workers, self.reading)
         self._processes = processes and workers > 0
         self._device = device
@@ -44,12 +44,12 @@ class Engine:
         self._source: Source | None = None
 
     def chunk_reads(self, batch_reads: int) -> int:
-        """How many samples of a batch one worker reads: all workers have something to do with the slots that there are."""
+        """Samples of a batch that one worker reads: few enough that the slots keep all workers busy."""
         pieces = max(1, -(-2 * self._workers // self.slots))
         return max(1, -(-batch_reads // pieces))
 
     def begin(self, epoch_reads: EpochReads) -> Source:
-        """Starts to read an epoch; the one before ends."""
+        """Ends the previous epoch, and starts to read the next."""
         self.end()
         if self._ring is None:
             self._ring = Ring(self.layout, self.slots, shared=self._processes)
@@ -66,18 +66,18 @@ class Engine:
         return self._source
 
     def runs(self, source: Source) -> bool:
-        """Whether it is the epoch that began last."""
+        """True if this source belongs to the current epoch."""
         return self._source is source
 
     def end(self) -> None:
-        """Ends the epoch that runs, after the samples that are being read."""
+        """Ends the current epoch, after the samples that are being read."""
         if self._source is not None:
             self._source.stop()
             self._source.join()
             self._source = None
 
     def close(self) -> None:
-        """Ends everything and frees the slots. A reader in a thread is not waited for."""
+        """Ends everything and frees the slots. Does not wait for readers in threads."""
         if self._source is not None:
             self._source.stop()
         if self._reader_threads is not None:

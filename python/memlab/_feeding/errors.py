@@ -1,4 +1,4 @@
-"""What goes wrong while a feeder reads: which sample it was."""
+"""Errors of a feeder, with the sample that caused them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class NotEnoughGPURam(MemoryError):
-    """No batch fits on the GPU. Says what would: a smaller network, or how much memory.
+    """No batch fits on the GPU. The message contains a remedy: a smaller network, or the memory that would be enough.
 
     >>> import memlab
     >>> issubclass(memlab.NotEnoughGPURam, MemoryError)
@@ -15,7 +15,7 @@ class NotEnoughGPURam(MemoryError):
 
 
 class NotEnoughCPURam(MemoryError):
-    """No batch can be fed within `cpu_memory_limit`. Says how much would be enough.
+    """No batch can be fed within `cpu_memory_limit`. The message contains the limit that would be enough.
 
     >>> import memlab
     >>> try:
@@ -27,10 +27,10 @@ class NotEnoughCPURam(MemoryError):
 
 
 class SampleError(RuntimeError):
-    """A sample could not be read: `sample` is its identity, ``__cause__`` the reader's own exception.
+    """A sample could not be read: `sample` is its identity, ``__cause__`` the reader's exception.
 
-    The feeder stays usable, and nothing is lost: what came before was delivered, and the next ``next()`` reads the batch of
-    this sample once more.
+    The feeder stays usable, and no batch is lost: earlier batches were delivered, and the next ``next()`` reads the batch of
+    this sample again.
 
     >>> import memlab
     >>> def read(name):
@@ -47,9 +47,9 @@ class SampleError(RuntimeError):
     def __init__(self, message: str, sample: Any, index: int, side: str) -> None:
         super().__init__(message, sample, index, side)
         self.sample: Any = sample
-        """The identity, as it is in `input_list` or `output_list`."""
+        """The identity, as in `input_list` or `output_list`."""
         self.index: int = index
-        """Where it is in that list."""
+        """Its index in that list."""
         self.side: str = side
         """``"input"`` or ``"output"``."""
 
@@ -58,6 +58,6 @@ class SampleError(RuntimeError):
 
 
 class WorkerDied(RuntimeError):
-    """A worker process ended while it read: killed, for example for its memory, or crashed. The next ``next()`` starts
-    another one, which reads the same samples.
+    """A worker process ended while it read: it was killed, for example by the out-of-memory killer, or crashed. The next
+    ``next()`` starts another process, which reads the same samples.
     """

@@ -1,4 +1,4 @@
-"""The batches of one epoch, in their order: which samples, into which slot, and whether they are all there."""
+"""The batches of one epoch, in their order: their samples, slots and progress."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from memlab._feeding.slots import Ring, Slot
 
 
 class Stopped(Exception):
-    """The epoch was ended from outside."""
+    """The epoch was ended by the feeder."""
 
 
 @dataclass(frozen=True)
 class EpochReads:
-    """What an epoch is to read."""
+    """The reads of an epoch."""
 
     inputs: Identities
     outputs: Identities
     order: NDArray[np.int64]
-    """The numbers of the samples that are left."""
+    """The numbers of the remaining samples."""
     seed: int
     epoch: int
     batch_reads: int
@@ -41,7 +41,7 @@ class EpochReads:
         return -(-len(self.order) // self.batch_reads)
 
     def reads(self, batch: int) -> int:
-        """The samples in a batch: the last one may be short."""
+        """Number of samples in a batch: the last one may be short."""
         return min(self.batch_reads, len(self.order) - batch * self.batch_reads)
 
     def chunks(self, batch: int) -> Iterator[Chunk]:
@@ -68,15 +68,15 @@ class FilledBatch:
     chunks_left: int = 0
     tensors: bool = False
     errors: dict[int, BaseException] = field(default_factory=dict)
-    """By row: the first one is raised."""
+    """Errors by row: the first one is raised."""
     told: bool = False
-    """Whether it has been: then the batch is to be read once more."""
+    """True once an error was raised: then the batch is read again."""
 
 
 class Filling:
-    """Fills the slots of the ring with the batches of an epoch, and gives them out in order.
+    """Fills the slots of the ring with the batches of an epoch, and returns them in order.
 
-    With workers, a thread gives each free slot the next batch; without, `take` reads.
+    With workers, a thread gives each free slot the next batch. Without workers, `take` reads.
     """
 
     def __init__(
@@ -101,10 +101,10 @@ class Filling:
             self._thread.start()
 
     def take(self, number: int) -> FilledBatch:
-        """Waits for a batch and gives it out, with its slot.
+        """Waits for a batch and returns it, with its slot.
 
         Raises:
-            SampleError, WorkerDied, NotEnoughCPURam: it could not be read. The next call reads it once more.
+            SampleError, WorkerDied, NotEnoughCPURam: it could not be read. The next call reads it again.
             Stopped: the epoch was ended.
         """
         if self._reader_threads is None:
@@ -126,14 +126,14 @@ class Filling:
                 self._changed.wait()
 
     def stop(self) -> None:
-        """Ends the epoch: `take` raises, and nothing more is read."""
+        """Ends the epoch: `take` raises, and no more samples are read."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
         self.ring.free.put(None)
 
     def join(self) -> None:
-        """Waits for those who still read after `stop`, and takes their slots back."""
+        """Waits for the reads that still run after `stop`, and frees their slots."""
         if self._thread is not None:
             self._thread.join()
         with self._changed:
@@ -145,7 +145,7 @@ class Filling:
 
     def _read_here(self, number: int) -> FilledBatch:
         slot = None
-        while slot is None:  # Left by `stop`.
+        while slot is None:  # A None left by `stop`.
             if self.ring.free.empty():
                 self.ring.give_away_oldest()
             slot = self.ring.free.get()
@@ -161,7 +161,7 @@ class Filling:
     def _give_slots(self) -> None:
         for number in range(self.epoch_reads.batches):
             slot = self.ring.free.get()
-            while slot is None and not self._stopped:  # Left by an epoch that had no need of it.
+            while slot is None and not self._stopped:  # A None left by an earlier epoch.
                 slot = self.ring.free.get()
             if self._stopped:
                 if slot is not None:

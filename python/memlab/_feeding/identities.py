@@ -1,4 +1,4 @@
-"""What the samples are called, in one array: a list of a million names is a million objects."""
+"""The identities of samples in one array, since a list of a million names is a million objects."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 class Identities:
     """The identities of the samples, by their number.
 
-    Texts are one array of UTF-8 and one of where each ends, and whole numbers one of int64. NumPy's arrays are taken as they
-    are. Everything else stays what it was, in one array of objects.
+    Texts are stored as one array of UTF-8 and one of their end offsets, whole numbers as one array of int64. NumPy arrays
+    are kept unchanged. Other values are kept in one array of objects.
 
     >>> names = Identities(["a.png", "ä.png"])
     >>> names.at(np.array([1, 0])), len(names), names.nbytes
@@ -33,14 +33,14 @@ class Identities:
             self._values = np.array(given, dtype=np.int64)
         else:
             self._values = np.empty(len(given), dtype=object)
-            for index, one in enumerate(given):  # Assigned as a whole, tuples would become a second dimension.
+            for index, one in enumerate(given):  # Assigned one by one: tuples would become a second dimension.
                 self._values[index] = one
 
     def __len__(self) -> int:
         return len(self._values) if self._ends is None else len(self._ends) - 1
 
     def at(self, indices: NDArray[np.int64]) -> list[Any]:
-        """Those with these numbers, as Python's own types where there is one."""
+        """The identities with these numbers, as Python types where possible."""
         if self._ends is None:
             chosen = self._values[indices]
             return list(chosen) if chosen.ndim > 1 else chosen.tolist()
@@ -50,5 +50,5 @@ class Identities:
 
     @property
     def nbytes(self) -> int:
-        """What the arrays take."""
+        """Bytes of the arrays."""
         return self._values.nbytes + (0 if self._ends is None else self._ends.nbytes)

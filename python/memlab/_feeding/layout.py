@@ -1,4 +1,4 @@
-"""Where the samples of one batch are in its memory: the inputs, then the outputs."""
+"""The layout of one batch in its memory: the inputs, then the outputs."""
 
 from __future__ import annotations
 

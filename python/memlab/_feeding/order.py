@@ -1,4 +1,4 @@
-"""In which order an epoch has the samples."""
+"""The order of the samples in an epoch."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 def epoch_order(samples: int, seed: int, epoch: int, shuffle: bool, rank: int = 0, world_size: int = 1) -> NDArray[np.int64]:
     """The numbers of one rank's samples in one epoch.
 
-    Shuffled, the order depends on nothing but `seed` and `epoch`: NumPy promises that `RandomState` never changes. Where the
-    ranks would have unequal shares, the first samples of the order are read again at its end, so that all ranks take equally
-    many steps.
+    A shuffled order depends only on `seed` and `epoch`: NumPy guarantees that `RandomState` never changes. If the shares of
+    the ranks would be unequal, the first samples of the order are repeated at its end, so that all ranks take equally many
+    steps.
 
     >>> epoch_order(5, 0, 0, shuffle=False)
     array([0, 1, 2, 3, 4])

@@ -1,4 +1,4 @@
-"""How far a training is."""
+"""The position of a training within its epochs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass
 class Position:
-    """In an epoch, after so many samples. Outlives the iterator that a loop threw away."""
+    """An epoch, and the number of samples delivered in it. Outlives an iterator that the loop discarded."""
 
     epoch: int
     delivered: int
     begun: bool = False
-    """Whether a loop has asked for a batch: then the next epoch is another one."""
+    """True once a loop has asked for a batch: then the next iteration begins another epoch."""

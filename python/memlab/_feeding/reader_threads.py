@@ -1,4 +1,4 @@
-"""Threads that read, each by itself or through a worker process of its own. They stay from epoch to epoch."""
+"""Threads that read, directly or each through its worker process. They stay from epoch to epoch."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class ChunkReader(Protocol):
     def read(self, chunk: Chunk, slot: Slot) -> ChunkRead: ...
 
     def interrupt(self) -> None:
-        """Ends a `read` that another thread waits for, if it can."""
+        """Ends a `read` that another thread waits for, if possible."""
 
     def close(self) -> None:
-        """Called when nobody reads any more."""
+        """Called when no thread reads any more."""
 
 
 class InThreadReader:
-    """Reads in the thread that asks."""
+    """Reads in the calling thread."""
 
     def __init__(self, readers: SampleReaders) -> None:
         self._readers = readers
@@ -37,7 +37,7 @@ class InThreadReader:
         return self._readers.read(chunk, (slot.inputs, slot.outputs))
 
     def interrupt(self) -> None:
-        pass  # A thread cannot be ended.
+        pass  # A thread cannot be interrupted.
 
     def close(self) -> None:
         pass
@@ -47,7 +47,7 @@ Task = Callable[[ChunkReader], None]
 
 
 class ReaderThreads:
-    """As many threads as there are workers. Knows nothing of epochs: does tasks in the order in which they are given."""
+    """One thread per worker. Runs tasks in the order in which they are given, across epochs."""
 
     def __init__(self, readers: SampleReaders, ring: Ring, workers: int, processes: bool) -> None:
         self.readers: list[ChunkReader] = []
@@ -67,11 +67,11 @@ class ReaderThreads:
             thread.start()
 
     def do(self, task: Task) -> None:
-        """Has the next reader that is free do a task, which must not raise."""
+        """Lets the next free reader run a task, which must not raise."""
         self._tasks.put(task)
 
     def close(self) -> None:
-        """Ends threads and processes, after the tasks that they have. A reader that takes long is not waited for."""
+        """Ends threads and processes, after their current tasks. Does not wait for slow readers."""
         for _ in self._threads:
             self._tasks.put(None)
         deadline = time.monotonic() + _PATIENCE_SECONDS
@@ -86,4 +86,4 @@ class ReaderThreads:
 def _work(tasks: SimpleQueue[Task | None], reader: ChunkReader) -> None:
     while (task := tasks.get()) is not None:
         task(reader)
-        del task  # It knows its epoch, and through that a batch.
+        del task  # A task refers to its epoch, and so to a batch.

@@ -1,4 +1,4 @@
-"""Calls the user's readers, and puts what they yield into the rows of a batch. Runs in threads and in worker processes."""
+"""Calls the user's readers, and copies their samples into the rows of a batch. Runs in threads and in worker processes."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class Chunk:
 
 @dataclass(frozen=True)
 class ChunkRead:
-    """What is known after a chunk was read."""
+    """The result of reading a chunk."""
 
     sample_bytes: int
-    """The most that one side of one sample took."""
+    """Maximum bytes of one side of one sample."""
     tensors: bool
-    """Whether the readers yield PyTorch's tensors."""
+    """True if the readers yield PyTorch tensors."""
 
 
 class SampleReaders:
-    """The readers of both sides. Can be pickled if they can."""
+    """The readers of both sides. Picklable if the readers are."""
 
     def __init__(
         self, read_input: Reader, get_output: Reader, inputs: SampleForm, outputs: SampleForm, one_read_count: int
@@ -52,7 +52,7 @@ class SampleReaders:
         """Reads a chunk into its rows of a batch's inputs and outputs.
 
         Raises:
-            SampleError: a reader raised, or yielded something else than the Config says.
+            SampleError: a reader raised, or yielded a sample that does not match the Config.
         """
         most, tensors = 0, False
         for identities, side_rows, (side, reader, form), takes_rng in zip(
@@ -62,7 +62,7 @@ class SampleReaders:
             for index, identity in zip(chunk.indices, identities, strict=True):
                 try:
                     if takes_rng:
-                        # Both sides of a sample get the same random numbers: what flips an image flips its mask.
+                        # Both sides of a sample get the same random numbers: an image and its mask are flipped alike.
                         variations = reader(identity, rng=np.random.default_rng([chunk.seed, chunk.epoch, index]))
                     else:
                         variations = reader(identity)
@@ -79,7 +79,7 @@ class SampleReaders:
     def _write(self, variations: Any, form: SampleForm, rows: NDArray[Any], first: int) -> tuple[int, bool]:
         """Copies the variations of a sample into its rows.
 
-        Returns the bytes that were held at a time, and whether the variations are tensors.
+        Returns the bytes held at a time, and whether the variations are tensors.
         """
         if self._one_read_count == 1 and form.fits_as_it_is(variations):
             rows[first] = variations
@@ -113,4 +113,4 @@ def _parameters(reader: Reader) -> Iterable[str]:
     try:
         return inspect.signature(reader).parameters
     except (TypeError, ValueError):
-        return ()  # Of built-in functions, some have no signature.
+        return ()  # Some built-in functions have no signature.

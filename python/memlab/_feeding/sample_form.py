@@ -1,4 +1,4 @@
-"""What one sample is: its shape and type, and how it gets into its row of a batch."""
+"""The shape and type of a sample, and its copy into a row of a batch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def numpy_dtype(dtype: Any) -> np.dtype[Any]:
 
 
 class SampleForm:
-    """The shape and type of a sample, which every sample of its side has.
+    """The shape and type of all samples of one side.
 
     >>> form = SampleForm((3, 2), "float32")
     >>> form.nbytes
@@ -50,21 +50,21 @@ class SampleForm:
         if self.dtype.hasobject:
             raise TypeError(f"dtype {self.dtype}: must be a type of fixed size")
         self.nbytes: int = math.prod(self.shape) * self.dtype.itemsize
-        # Python's own numbers, for a sample that is one number: NumPy says so if they are too large.
+        # Python numbers, for samples that are one number: NumPy raises if they are too large.
         numbers = {"f": (int, float), "i": (int,), "u": (int,), "b": (bool,)}.get(self.dtype.kind, ())
         self._numbers = numbers if self.shape == () else ()
 
     def fits_as_it_is(self, sample: Any) -> bool:
-        """Whether it can be assigned to a row: most samples are of the right shape and type."""
+        """True if the sample can be assigned to a row directly: most samples have the right shape and type."""
         if isinstance(sample, np.ndarray):
             return sample.shape == self.shape and sample.dtype == self.dtype
         return type(sample) in self._numbers
 
     def write(self, sample: Any, rows: NDArray[Any], row: int) -> int:
-        """Copies a sample into its row of a batch, and returns the bytes that it took itself.
+        """Copies a sample into its row of a batch, and returns the sample's bytes.
 
         Raises:
-            TypeError, ValueError: it has another shape, or a type that would lose its meaning.
+            TypeError, ValueError: it has another shape, or a type that cannot be converted safely.
         """
         array = sample if type(sample) is np.ndarray else as_array(sample)
         if array.shape != self.shape:
@@ -76,13 +76,13 @@ class SampleForm:
 
 
 def is_tensor(sample: Any) -> bool:
-    """Whether it is PyTorch's; does not import PyTorch."""
+    """True for PyTorch tensors. Does not import PyTorch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(sample, torch.Tensor)
 
 
 def as_array(sample: Any) -> NDArray[Any]:
-    """An array or a tensor as an array, without a copy where there is memory of the host."""
+    """An array or a tensor as an array, without a copy if it is in host memory."""
     if is_tensor(sample):
         return np.asarray(sample.detach().cpu().numpy())
     return np.asarray(sample)

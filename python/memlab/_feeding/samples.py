@@ -1,10 +1,10 @@
-"""What loops that expect PyTorch's DataLoader ask of its `dataset`."""
+"""The `dataset` attribute of a feeder, for loops written for PyTorch's DataLoader."""
 
 from __future__ import annotations
 
 
 class Samples:
-    """Knows how many rows an epoch has. The rows themselves come in batches, from the feeder."""
+    """Has the number of rows of an epoch as its length. The feeder delivers the rows themselves, in batches."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows

@@ -1,8 +1,8 @@
-"""The memory of the batches: a fixed number of slots, which are filled, lent, and filled again.
+"""The memory of batches: a fixed number of slots, which are filled, lent, and filled again.
 
-A slot that is lent comes back when the last array or tensor that shows it is gone, so no batch is overwritten while
-somebody has it. A loop that keeps more batches than there are slots keeps those for good: the oldest slot becomes its own,
-and the ring takes another one, so the ring never waits for a loop that waits for the ring.
+A lent slot returns when the last array or tensor over it is gone, so a batch in use is never overwritten. A loop that keeps
+more batches than the ring has slots keeps them permanently: the borrower gets the oldest slot, and the ring allocates
+another one. So ring and loop never wait for each other.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from memlab._feeding.layout import BatchLayout
 
 
 class Slot:
-    """Memory for one batch, which worker processes can map too if there is a descriptor."""
+    """Memory for one batch. With a descriptor, worker processes can map it too."""
 
     def __init__(self, number: int, layout: BatchLayout, shared: bool) -> None:
         self.number = number
         self.nbytes = layout.nbytes
         self.descriptor = -1
-        if shared:  # Not in /dev/shm, which containers make small.
+        if shared:  # Not in /dev/shm, which is small in containers.
             self.descriptor = os.memfd_create(f"memlab-feeder-{number}", os.MFD_CLOEXEC)
             weakref.finalize(self, os.close, self.descriptor)
             os.ftruncate(self.descriptor, layout.nbytes)
@@ -35,7 +35,7 @@ class Slot:
         else:
             self.memory = mmap.mmap(-1, layout.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.inputs, self.outputs = layout.arrays(self.memory)
-        # Whoever takes the ticket of a lent slot says what becomes of it: free again, or the borrower's.
+        # The taker of a lent slot's ticket decides its future: free again, or the borrower's.
         self.ticket: deque[None] = deque()
 
     @property
@@ -44,12 +44,12 @@ class Slot:
 
 
 class Ring:
-    """The slots. `free` has those that can be filled."""
+    """The slots. `free` contains those that can be filled."""
 
     def __init__(self, layout: BatchLayout, count: int, shared: bool) -> None:
         self.layout = layout
         self.count = count
-        self.free: SimpleQueue[Slot | None] = SimpleQueue()  # Safe to put into from the callback of a weak reference.
+        self.free: SimpleQueue[Slot | None] = SimpleQueue()  # Callbacks of weak references can safely put into it.
         self._shared = shared
         self._loans: dict[int, weakref.ref[_Loan]] = {}  # The last loan of each slot, the oldest first.
         self._made = 0
@@ -59,7 +59,7 @@ class Ring:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The numbers of the slots that there are now."""
+        """The numbers of the current slots."""
         return tuple(self._alive)
 
     @property
@@ -67,7 +67,7 @@ class Ring:
         return list(self._alive.values())
 
     def lend(self, slot: Slot, rows: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The first rows of a filled slot. It is free again when nobody has any part of them."""
+        """Lends the first rows of a filled slot. The slot is free again when no part of them is referenced."""
         loan = _Loan(slot)
         slot.ticket.append(None)
         free = self.free
@@ -76,7 +76,7 @@ class Ring:
             try:
                 slot.ticket.pop()
             except IndexError:
-                return  # It is the borrower's.
+                return  # The slot belongs to the borrower.
             free.put(slot)
 
         self._loans.pop(slot.number, None)
@@ -84,18 +84,18 @@ class Ring:
         return _Rows.of(slot.inputs[:rows], loan), _Rows.of(slot.outputs[:rows], loan)
 
     def give_away_oldest(self) -> None:
-        """Leaves the slot that was lent first to its borrower, and makes another one in its place."""
+        """Gives the slot that was lent first to its borrower, and allocates another one."""
         for number in list(self._loans):
             try:
                 self._alive[number].ticket.pop()
             except IndexError:
-                continue  # It has come back.
+                continue  # The slot has returned.
             del self._loans[number], self._alive[number]
             self._add()
             return
 
     def all_lent(self) -> bool:
-        """Whether every slot is with a borrower."""
+        """True if all slots are lent."""
         return all((loan := self._loans.get(number)) is not None and loan() is not None for number in self._alive)
 
     def _add(self) -> None:
@@ -106,14 +106,14 @@ class Ring:
 
 
 class _Loan:
-    """Lives as long as an array or tensor that shows a lent slot."""
+    """Lives as long as any array or tensor over a lent slot."""
 
     def __init__(self, slot: Slot) -> None:
         self.slot = slot
 
 
 class _Rows:
-    """NumPy makes what this returns the base of all arrays that show the same memory."""
+    """The base that NumPy gives to all arrays over the same memory."""
 
     def __init__(self, rows: NDArray[Any], loan: _Loan) -> None:
         self.__array_interface__ = rows.__array_interface__

@@ -1,4 +1,4 @@
-"""Where an epoch gets its batches from: the host's memory, or the device's."""
+"""The source of an epoch's batches: host memory or a device."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 Pair = tuple[Any, Any]
 
-# Batches that wait on the device for the one that is computed on.
+# Batches that wait on the device beside the current one.
 _READY_BATCHES = 2
 
 
 class Source(Protocol):
-    """Gives out inputs and outputs of one batch after the other."""
+    """Returns the inputs and outputs of each batch in turn."""
 
     def take(self, number: int) -> Pair: ...
 
@@ -54,7 +54,7 @@ class HostSource:
 
 
 class DeviceCopies:
-    """Copies slots to a CUDA device on a stream of its own."""
+    """Copies slots to a CUDA device on a separate stream."""
 
     def __init__(self, device: torch.device, ring: Ring) -> None:
         import torch
@@ -77,11 +77,11 @@ class DeviceCopies:
         return pair, event  # type: ignore[return-value]
 
     def hand_over(self, pair: Pair, event: torch.cuda.Event) -> Pair:
-        """Has the caller's stream wait for a copy."""
+        """Makes the caller's stream wait for a copy."""
         stream = self._torch.cuda.current_stream(self.device)
         stream.wait_event(event)
         for tensor in pair:
-            tensor.record_stream(stream)  # The allocator reuses the memory when this stream is done with it.
+            tensor.record_stream(stream)  # The allocator reuses the memory only after this stream's work.
         return pair
 
     def close(self) -> None:
@@ -100,17 +100,17 @@ class DeviceCopies:
 
 
 class DeviceSource:
-    """Batches on a device, copied while the one before is computed on.
+    """Batches on a device, copied while the previous one is computed on.
 
-    A thread copies what is filled as soon as it is. Without workers, `take` does, and the copy runs while the next batch is
-    read.
+    A thread copies each batch as soon as it is filled. Without workers, `take` does, and the copy runs while the next batch
+    is read.
     """
 
     def __init__(self, filling: Filling, copies: DeviceCopies, background: bool) -> None:
         self._filling = filling
         self._copies = copies
         self._copying: deque[tuple[torch.cuda.Event, Slot]] = deque()
-        self._uncopied: FilledBatch | None = None  # The device had no memory for it.
+        self._uncopied: FilledBatch | None = None  # A batch for which the device had no memory.
         self._ready: SimpleQueue[tuple[Pair, torch.cuda.Event] | BaseException] = SimpleQueue()
         self._places = threading.Semaphore(_READY_BATCHES)
         self._asked_again = threading.Semaphore(0)
@@ -140,7 +140,7 @@ class DeviceSource:
         self._places.release()
         self._asked_again.release()
         if self._thread is not None:
-            self._thread.join()  # It waits for copies only.
+            self._thread.join()  # The thread waits only for copies.
 
     def join(self) -> None:
         while self._copying:
@@ -150,7 +150,7 @@ class DeviceSource:
         self._filling.join()
 
     def _copy(self, number: int) -> tuple[Pair, torch.cuda.Event]:
-        """Begins to copy a batch, after slots that were copied are free."""
+        """Begins to copy a batch, after waiting for a free slot if necessary."""
         if self._thread is None and len(self._copying) == self._filling.ring.count:
             self._finish_copy()
         batch = self._uncopied or self._filling.take(number)

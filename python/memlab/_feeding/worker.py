@@ -1,7 +1,7 @@
-"""A worker process: reads chunks into batches whose memory it shares with the feeder's process.
+"""A worker process, which reads chunks into batches in memory shared with the feeder's process.
 
-The feeder sends `_Map` and a descriptor for a slot that the process does not know, and `_Read` for each chunk; the process
-answers each `_Read`. The identities travel with the chunks, so a process has no list of them.
+The feeder sends `_Map` and a descriptor for each slot that is new to the process, and `_Read` for each chunk. The process
+answers each `_Read`. The identities are sent with the chunks, so the process needs no list of them.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class _Read:
     chunk: Chunk
     slot: int
     slots: tuple[int, ...]
-    """Those that there are: what a borrower has kept is to be forgotten here."""
+    """The current slots: the process forgets all others, since borrowers have kept them."""
 
 
 @dataclass(frozen=True)
 class _Failure:
-    """A `SampleError`: pickled itself, it would lose its cause."""
+    """A `SampleError` in picklable form: pickled directly, it would lose its cause."""
 
     arguments: tuple[Any, ...]
     cause: BaseException | None
@@ -74,7 +74,7 @@ class _WorkerTraceback(Exception):
 
 
 class WorkerProcess:
-    """The feeder's end of one worker process."""
+    """The feeder's side of one worker process."""
 
     def __init__(self, readers: SampleReaders, ring: Ring) -> None:
         self._readers = readers
@@ -102,7 +102,7 @@ class WorkerProcess:
         return self._process.pid
 
     def read(self, chunk: Chunk, slot: Slot) -> ChunkRead:
-        """Has the process read a chunk.
+        """Lets the process read a chunk.
 
         Raises:
             SampleError: as `SampleReaders.read`.
@@ -134,19 +134,19 @@ class WorkerProcess:
         self._process.kill()
 
     def close(self) -> None:
-        """Ends the process, which waits for something to read."""
+        """Ends the process, which waits for requests."""
         self._connection.close()
         self._process.join(timeout=1)
-        if self._process.exitcode is None:  # It still starts, or has threads that do not end.
+        if self._process.exitcode is None:  # It is still starting, or has threads that do not end.
             self._process.kill()
             self._process.join()
 
 
 def _serve(connection: Connection, readers: SampleReaders, layout: BatchLayout) -> None:
-    """A worker process's main function."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the feeder's; this process ends with its connection.
+    """The main function of a worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The feeder handles Ctrl-C; this process ends with its connection.
     if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)  # There is a process for each core already.
+        sys.modules["torch"].set_num_threads(1)  # Other processes use the other cores.
     slots: dict[int, Any] = {}
     with contextlib.suppress(EOFError, OSError):
         while True:

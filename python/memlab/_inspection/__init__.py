@@ -1,1 +1,1 @@
-"""What `memlab.inspect` is made of."""
+"""The implementation of `memlab.inspect`."""

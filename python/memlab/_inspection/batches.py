@@ -1,4 +1,4 @@
-"""Batches of any form: tensors, and what holds tensors."""
+"""Batches of any form: tensors and nested containers of tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def mapped(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The same with other tensors. Dicts and what is like them, lists, tuples and named tuples are walked through."""
+    """The batch with other tensors. Mappings, lists, tuples and named tuples are traversed."""
     if isinstance(batch, torch.Tensor):
         return change(batch)
     if isinstance(batch, Mapping):
@@ -40,10 +40,10 @@ def named_tensors(batch: Any, name: str = "the batch") -> Iterator[tuple[str, to
 
 
 def size_of(batch: Any, dimension: int) -> int:
-    """How many rows it has: those of its first tensor that has the dimension.
+    """The number of rows: those of the first tensor that has the dimension.
 
     Raises:
-        ValueError: no tensor has it, or there are no rows.
+        ValueError: no tensor has the dimension, or it has no rows.
     """
     sizes = [tensor.shape[dimension] for tensor in tensors_in(batch) if tensor.ndim > dimension]
     if not sizes or sizes[0] == 0:
@@ -54,7 +54,8 @@ def size_of(batch: Any, dimension: int) -> int:
 
 
 def length_of(batch: Any, dimension: int) -> tuple[int, list[str]]:
-    """The size in a dimension that most tensors have, of several such sizes the first; and their names.
+    """The size in a dimension that most tensors have (the first such size, if there is a tie), and the names of these
+    tensors.
 
     Raises:
         ValueError: no tensor has the dimension.
@@ -71,13 +72,13 @@ def length_of(batch: Any, dimension: int) -> tuple[int, list[str]]:
 
 
 def with_rows(batch: Any, dimension: int, rows: int) -> Any:
-    """The same with so many rows, on the CPU: the first ones, again and again if there are too few. Tensors that have no row
-    for each sample are left as they are; those without values (on the meta device) have zeros."""
+    """The batch with this number of rows, on the CPU: the first rows, repeated if they are too few. Tensors without a row
+    for each sample stay unchanged. Tensors without values (on the meta device) are filled with zeros."""
     return _resized(batch, dimension, size_of(batch, dimension), rows)
 
 
 def with_length(batch: Any, dimension: int, length: int) -> Any:
-    """The same of another length (`length_of`), as `with_rows` has other rows."""
+    """The batch with another length (`length_of`), made as in `with_rows`."""
     return _resized(batch, dimension, length_of(batch, dimension)[0], length)
 
 

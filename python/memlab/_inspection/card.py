@@ -1,4 +1,4 @@
-"""Cards that are planned for, and the one that is there."""
+"""The cards of a plan, and the card of this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from memlab import _native
 
-#: For which a plan is made if none is named and none is there.
+#: The card of a plan if none is named and this machine has none.
 DEFAULT = "h100"
 
 
@@ -32,14 +32,14 @@ def card_of(card: int | str) -> Card:
 
 
 def is_gpu_there() -> bool:
-    """Whether PyTorch can use a GPU. Does not initialise CUDA: no forked child could use it afterwards."""
+    """True if PyTorch can use a GPU. Does not initialise CUDA: no forked child could use it afterwards."""
     if torch.cuda.is_initialized():
         return True
     return _native.driver_found() and torch.cuda.device_count() > 0
 
 
 def card_that_is_there() -> str:
-    """The card of this machine as `card_of` takes it: by its name, or by its memory if no table has that."""
+    """The card of this machine, as an argument of `card_of`: its name, or its memory if the name is not in the table."""
     properties = torch.cuda.get_device_properties(0)
     try:
         _native.card(properties.name)

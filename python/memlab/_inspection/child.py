@@ -8,7 +8,8 @@ from memlab._inspection.weightless_pickle import load
 
 
 def main() -> None:
-    """Runs the training in a file of `memlab._inspection.weightless_pickle` with batches of so many rows, of that length."""
+    """Runs the training in a file of `memlab._inspection.weightless_pickle` with batches of this many rows, of that
+    length."""
     _, path, rows, *length = sys.argv
     with open(path, "rb") as file:
         training = load(file)

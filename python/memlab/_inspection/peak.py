@@ -1,4 +1,4 @@
-"""What a training takes at one batch size."""
+"""The memory of a training at one batch size."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from memlab._tools.tables import listed
 _Line = tuple[str, int | None, str] | None
 _SHOWN_READS = 5
 _OUTSIDE_PYTHON, _OUTSIDE_LAYERS, _OUTERMOST = "(no Python line)", "(outside any layer)", "(the model itself)"
-#: What memlab does for a model, instead of its own lines.
+#: Labels for memlab's work on a model, in place of memlab's lines.
 _MODEL, _LOOP = "(the model, put on the GPU)", "(the training loop)"
 _OWN = str(Path(__file__).parent.parent) + os.sep
 
 
 @dataclass(frozen=True)
 class Peak:
-    """What a training takes at one batch size. Sizes are bytes."""
+    """The memory of a training at one batch size. Sizes are bytes."""
 
     batch: int  #: Rows in a batch.
     allocated: int  #: ``torch.cuda.max_memory_allocated()``.
     reserved: int  #: ``torch.cuda.max_memory_reserved()`` on a card that is never full.
     needed: int  #: The memory of the smallest card on which it runs, context and libraries included.
-    context: int  #: What a process takes of the card beside what it allocates.
-    libraries: int  #: What libraries took straight from the driver.
-    step: int  #: The step in which most is allocated, from 0.
+    context: int  #: Memory of the card that a process takes beside its allocations.
+    libraries: int  #: Memory that libraries allocated directly from the driver.
+    step: int  #: The step with the peak, counted from 0.
     phase: str  #: ``"forward"``, ``"backward"``, ``"optimizer"`` or ``"other"``.
-    line: str  #: The line that asked for memory last before that.
-    layer: str  #: Its layer.
-    categories: Mapping[str, int]  #: What is held then by category (``"activation"``, …), the largest first.
-    lines: Mapping[str, int]  #: By line.
-    layers: Mapping[str, int]  #: By layer.
-    warnings: Sequence[str]  #: What the figures do not say.
+    line: str  #: The line of the last allocation before the peak.
+    layer: str  #: The layer of that allocation.
+    categories: Mapping[str, int]  #: Bytes held at the peak by category (``"activation"``, …), the largest first.
+    lines: Mapping[str, int]  #: The same by line.
+    layers: Mapping[str, int]  #: The same by layer.
+    warnings: Sequence[str]  #: Limits of the figures.
 
     def __str__(self) -> str:
         rows = [
@@ -53,7 +53,7 @@ class Peak:
 
 
 def peak_of(family: _native.PlanFamily, batch: int, card: Card, settings: str) -> Peak:
-    """What is held at the peak of a batch size."""
+    """The peak of a batch size, with the memory held then."""
     allocated, reserved, needed, steadiness, growth = family.needs(batch, settings, card.context)
     _, step, phase, line, layer, categories, lines, layers = family.peak(batch, settings)
     return Peak(
@@ -92,7 +92,7 @@ def _line(line: _Line) -> str:
 
 
 def _is_of_the_scaler(line: _Line) -> bool:
-    """Whether it is GradScaler that read: it decides whether the optimizer steps, and no size."""
+    """True if GradScaler reads the value: it affects only whether the optimizer steps, and no size."""
     return line is not None and line[0] == torch.amp.grad_scaler.__file__
 
 

@@ -1,4 +1,4 @@
-"""Has the command record a training at some batch sizes, or at three lengths."""
+"""Runs the memlab command to record a training at some batch sizes, or at three lengths."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PACKAGES = Path(__file__).resolve().parent.parent.parent
 
 
 class InspectionError(RuntimeError):
-    """A model could not be recorded: says what its steps printed, or what is missing.
+    """A model could not be recorded. The message contains the output of its steps, or names the missing part.
 
     >>> import memlab
     >>> issubclass(memlab.InspectionError, RuntimeError)
@@ -35,11 +35,11 @@ class InspectionError(RuntimeError):
 
 
 def recorded(training: Training, sizes: tuple[int, int], card: str, on_gpu: bool) -> _native.PlanFamily:
-    """Runs the training at two batch sizes and, on a simulated card, at a large one, in processes of their own.
+    """Runs the training at two batch sizes and, on a simulated card, at a large one, each in a separate process.
 
     Raises:
-        InspectionError: it fails there.
-        UnpicklableModelError: it cannot be pickled.
+        InspectionError: the training fails there.
+        UnpicklableModelError: the training cannot be pickled.
     """
     with _packed(training) as folder:
         options: list[object] = ["--keep", folder, "--batch", ",".join(map(str, sizes))]
@@ -49,11 +49,11 @@ def recorded(training: Training, sizes: tuple[int, int], card: str, on_gpu: bool
 
 
 def recorded_lengths(training: Training, rows: int, lengths: Sequence[int], card: str, on_gpu: bool) -> dict[str, Any]:
-    """What `memlab plan` says of steps of these lengths with so many rows, as its JSON has it.
+    """The plan for steps of these lengths with this number of rows, as in the JSON of `memlab plan`.
 
     Raises:
         InspectionError: the training fails.
-        UnpicklableModelError: it cannot be pickled.
+        UnpicklableModelError: the training cannot be pickled.
     """
     with _packed(training) as folder:
         file = folder / "lengths.txt"
@@ -65,7 +65,7 @@ def recorded_lengths(training: Training, rows: int, lengths: Sequence[int], card
 
 @contextlib.contextmanager
 def _packed(training: Training) -> Iterator[Path]:
-    """A folder in which the training is."""
+    """A temporary folder that contains the pickled training."""
     content = packed(training.model, training, list(batches.tensors_in(training.batch)))
     with tempfile.TemporaryDirectory(prefix="memlab-inspect-") as name:
         folder = Path(name)
@@ -78,7 +78,7 @@ def _planned(
 ) -> dict[str, Any]:
     """The plan of the training in a folder, as JSON."""
     program = [sys.executable, "-m", "memlab._inspection.child", folder / "training.pickle", *arguments]
-    # The last of the training's steps is not in the recording, which ends when the one before it is complete.
+    # The recording ends when the last step but one is complete: it contains one step less than the training.
     options = [*options, "--json", "--steps", training.steps - 1, "--card", card, "--on", "gpu" if on_gpu else "simulation"]
     with warn_if_slow(_SLOW, _SLOW_SECONDS):
         done = subprocess.run(
@@ -97,7 +97,7 @@ def _planned(
 def _environment(on_gpu: bool) -> dict[str, str]:
     environment = dict(os.environ)
     if not on_gpu:
-        environment.pop("CUDA_VISIBLE_DEVICES", None)  # There is one simulated card, also where no real one may be used.
+        environment.pop("CUDA_VISIBLE_DEVICES", None)  # The one simulated card is visible even if real cards are hidden.
     others = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = os.pathsep.join([str(_PACKAGES), *([others] if others else [])])
     return environment

@@ -1,4 +1,4 @@
-"""What `memlab.inspect` returns."""
+"""The result of `memlab.inspect`."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _SHOWN = 6
 
 @dataclass(frozen=True)
 class Setting:
-    """What settings of PyTorch's allocator do on a card."""
+    """The effect of settings of PyTorch's allocator on a card."""
 
-    allocator: str  #: As in ``PYTORCH_ALLOC_CONF``; empty: PyTorch's own.
-    largest_batch: int  #: That fits with them; 0 if none does.
-    needed: int  #: The smallest card, in bytes, for the largest batch that fits with today's settings.
-    is_current: bool  #: Whether they are those of this process's environment.
+    allocator: str  #: As in ``PYTORCH_ALLOC_CONF``; empty: PyTorch's defaults.
+    largest_batch: int  #: The largest batch that fits; 0 if none does.
+    needed: int  #: Bytes of the smallest card for the largest batch that fits with the current settings.
+    is_current: bool  #: True for the settings of this process's environment.
 
 
 class Report:
-    """What a training takes at any batch size. Made by `memlab.inspect`."""
+    """The memory of a training at any batch size. Made by `memlab.inspect`."""
 
-    #: What steps of the given `lengths` take; None if there are none.
+    #: Memory of steps of the given `lengths`; None if no lengths were given.
     sequence: StepSequence | None
 
     def __init__(self, family: _native.PlanFamily, card: str, title: str, sequence: StepSequence | None) -> None:
@@ -39,7 +39,7 @@ class Report:
         self._title = title
 
     def peak(self, batch: int, card: int | str | None = None, allocator: str | None = None) -> Peak:
-        """What is allocated, reserved and needed at a batch size, and what holds it.
+        """The allocated, reserved and needed memory at a batch size, and the holders of the peak.
 
         Args:
             batch: rows in a batch.
@@ -59,10 +59,10 @@ class Report:
         return self._family.largest_batch(where.nbytes, _settings(allocator), where.context)
 
     def settings(self, card: int | str | None = None) -> list[Setting]:
-        """What other settings of the allocator would do on a card, today's first.
+        """The effect of other settings of the allocator on a card. The current settings come first.
 
         Raises:
-            ValueError: the card is not known, or today's settings are not valid.
+            ValueError: the card is not known, or the current settings are not valid.
         """
         where, today = self._card_of(card), _settings(None)
         batch = self.largest_batch(card) or self._family.recorded_batches[0]
@@ -77,7 +77,7 @@ class Report:
         ]
 
     def activation_bytes(self, batch: int) -> int:
-        """The most bytes of what a step's forward leaves to its backward: tensors that autograd saves, and outputs."""
+        """Peak bytes that a step's forward leaves to its backward: tensors that autograd saves, and outputs."""
         return self._family.activation_bytes(batch)
 
     def __repr__(self) -> str:
@@ -117,6 +117,6 @@ def _settings(allocator: str | None) -> str:
 
 
 def _batches_to_show(largest: int) -> list[int]:
-    """Powers of two below it, and itself."""
+    """Powers of two below the largest batch, and that batch."""
     powers = [1 << power for power in range(largest.bit_length()) if 1 << power < largest]
     return [*powers[1 - _SHOWN :], largest]

@@ -1,4 +1,4 @@
-"""What steps of different lengths take."""
+"""The memory of steps of different lengths."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from memlab._tools.tables import aligned
 
 @dataclass(frozen=True)
 class SequenceRow:
-    """An order of the lengths with settings of the allocator. Sizes are bytes."""
+    """The memory of an order of the lengths with settings of the allocator. Sizes are bytes."""
 
     order: str  #: ``"as given"``, ``"shuffled"``, ``"longest first"``, ``"ascending"`` or ``"padded to 64"`` (128, 256).
-    allocator: str  #: Settings as in ``PYTORCH_ALLOC_CONF``; empty: PyTorch's own.
-    is_current: bool  #: Whether both are today's.
+    allocator: str  #: Settings as in ``PYTORCH_ALLOC_CONF``; empty: PyTorch's defaults.
+    is_current: bool  #: True for the given order with the current settings.
     longest: int  #: The longest step, with padding.
     total_length: int  #: All lengths together, with padding.
     allocated: int  #: ``torch.cuda.max_memory_allocated()``.
     reserved: int  #: ``torch.cuda.max_memory_reserved()`` on a card that is never full.
     needed: int  #: The memory of the smallest card on which all steps run, context and libraries included.
-    fits: bool  #: Whether the card has that.
-    retries: int  #: How often unused memory is given back because the card is full, which stops the GPU.
+    fits: bool  #: True if the card has that much.
+    retries: int  #: Number of times that unused memory is returned because the card is full, which stops the GPU.
 
 
 @dataclass(frozen=True)
 class StepSequence:
-    """What steps of different lengths take, one after the other: ``report.sequence`` of `memlab.inspect`."""
+    """The memory of consecutive steps of different lengths: ``report.sequence`` of `memlab.inspect`."""
 
     batch: int  #: Rows in each step: those of the example.
     dimension: int  #: The dimension of tensors that is the length.
     tensors: Sequence[str]  #: The tensors of the batch that have the length there.
-    steps: int  #: How many lengths were given.
-    replayed_steps: int  #: How many of them the figures are of, evenly spaced: all, if it is not many thousands.
-    shortest: int  #: The shortest.
-    longest: int  #: The longest.
-    recorded_lengths: Sequence[int]  #: Those that ran.
+    steps: int  #: Number of given lengths.
+    replayed_steps: int  #: Number of lengths behind the figures, evenly spaced: all, up to many thousands.
+    shortest: int  #: The shortest length.
+    longest: int  #: The longest length.
+    recorded_lengths: Sequence[int]  #: Lengths that were run.
     rows: Sequence[SequenceRow]  #: Orders and settings.
-    advice: str  #: A sentence: what would save memory on the card.
+    advice: str  #: A sentence on saving memory on the card.
 
     @property
     def current(self) -> SequenceRow:
-        """The lengths as they were given, with today's settings."""
+        """The lengths in the given order, with the current settings."""
         return next(row for row in self.rows if row.is_current)
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class StepSequence:
 
 
 def sequence_of(answer: dict[str, Any], dimension: int, tensors: Sequence[str]) -> StepSequence:
-    """From the JSON of `memlab plan --lengths`."""
+    """Reads the JSON of `memlab plan --lengths`."""
     rows = [
         SequenceRow(
             order=row["order"],
@@ -97,10 +97,10 @@ def sequence_of(answer: dict[str, Any], dimension: int, tensors: Sequence[str]) 
 
 
 def lengths_in(lengths: Iterable[int] | str | os.PathLike[str]) -> list[int]:
-    """The lengths, or those in a file.
+    """The given lengths, or those in a file.
 
     Raises:
-        ValueError: there is none, or one is less than 1.
+        ValueError: no length is given, or one is less than 1.
         OSError: the file cannot be read.
     """
     given: Iterable[int | str] = (

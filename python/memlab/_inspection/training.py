@@ -1,4 +1,4 @@
-"""The steps that are recorded, as a training has them."""
+"""The recorded steps of a training."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import torch
 
 from memlab._inspection.batches import mapped, tensors_in, with_length, with_rows
 
-#: Optimizers that can be named, and PyTorch's classes.
+#: Optimizers by name, with PyTorch's classes.
 OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD", "adafactor": "Adafactor"}
 
 
 @dataclass
 class Training:
-    """What `memlab.inspect` was told."""
+    """The training that `memlab.inspect` was given."""
 
     model: torch.nn.Module
     batch: Any
@@ -31,7 +31,7 @@ class Training:
     steps: int
 
     def run(self, rows: int, length: int | None = None) -> None:
-        """Runs the steps on the current device with batches of so many rows; None: as long as the example."""
+        """Runs the steps on the current device with batches of this many rows. `length`: None: that of the example."""
         for module in self.model.modules():
             if isinstance(module, torch.nn.RNNBase):
                 module.flatten_parameters()  # As `cuda()` does.
@@ -59,13 +59,13 @@ class Training:
 
     def _infer(self, host_batch: Any) -> None:
         model = self.model.eval()
-        # Steps of an optimizer are what divides a recording; this one has nothing on the device.
+        # Optimizer steps divide a recording into steps. This optimizer has nothing on the device.
         ends = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
         with torch.no_grad():
             for _ in range(self.steps):
                 batch = on_device(host_batch)
                 with self._autocast():
-                    outputs = forward(model, batch)  # noqa: F841 - a program has them until the next.
+                    outputs = forward(model, batch)  # noqa: F841 - a program keeps them until the next step.
                 ends.step()
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
@@ -96,8 +96,8 @@ def on_device(batch: Any) -> Any:
 
 
 def forward(model: torch.nn.Module, batch: Any) -> Any:
-    """Calls the model with what it takes of a batch: of a dict the entries that it has parameters for; of a tuple or list
-    all, or the first if it does not take so many."""
+    """Calls the model with the parts of a batch that it accepts: of a dict the entries with a parameter of that name; of a
+    tuple or list all entries, or the first if the model does not accept that many."""
     if isinstance(batch, Mapping):
         names = inspect.signature(model.forward).parameters
         takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in names.values())

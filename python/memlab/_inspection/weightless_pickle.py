@@ -1,7 +1,7 @@
 """Pickling a model without its weights.
 
-A tensor travels as its type, shape and stride, and as a part of a storage of which only the size is known. Tensors that
-share memory still do so after unpickling, on the current device there.
+A tensor is sent as its type, shape and stride, and as a part of a storage with only its size. Tensors that share memory
+still do so after unpickling, on the current device there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DEVICE = "cuda"
 
 
 class UnpicklableModelError(RuntimeError):
-    """Something cannot be sent to another process. Says what, and what to do.
+    """An object cannot be sent to another process. The message names it, and the remedy.
 
     >>> import memlab
     >>> issubclass(memlab.UnpicklableModelError, RuntimeError)
@@ -31,14 +31,14 @@ class UnpicklableModelError(RuntimeError):
 
 
 class StorageSize:
-    """A storage of which only the size is known; memory on the device once a tensor needs it."""
+    """A storage with only its size; it allocates memory on the device once a tensor needs it."""
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
         self._storage: torch.UntypedStorage | None = None
 
     def on_device(self) -> torch.UntypedStorage:
-        """The storage, which all tensors of it share."""
+        """The storage, shared by all its tensors."""
         if self._storage is None:
             self._storage = torch.UntypedStorage(self.nbytes, device=_DEVICE)
         return self._storage
@@ -53,7 +53,7 @@ def tensor_on_device(
     requires_grad: bool,
     parameter: type[torch.nn.Parameter] | None,
 ) -> torch.Tensor:
-    """A tensor with unknown values. Called when it is unpickled."""
+    """A tensor with unknown values. Called by unpickling."""
     with torch.no_grad():
         tensor = torch.empty(0, dtype=dtype, device=_DEVICE).set_(storage.on_device(), offset, shape, stride)
     if parameter is not None:
@@ -62,14 +62,14 @@ def tensor_on_device(
 
 
 def packed(model: torch.nn.Module, payload: Any, by_value: list[torch.Tensor]) -> bytes:
-    """What `load` reads.
+    """The bytes that `load` reads.
 
     Args:
-        model: the model in the payload. Memory for its tensors is taken in the order in which `model.cuda()` would.
-        by_value: tensors that travel with their values. So do tensors on the CPU that no module has registered.
+        model: the model in the payload. Its tensors are allocated in the order of `model.cuda()`.
+        by_value: tensors that are sent with their values, as are tensors on the CPU that no module has registered.
 
     Raises:
-        UnpicklableModelError: something in it cannot be pickled, or is known in this process only.
+        UnpicklableModelError: part of the payload cannot be pickled, or exists in this process only.
     """
     file = io.BytesIO()
     tensors = registered_tensors(model)
@@ -85,15 +85,15 @@ def packed(model: torch.nn.Module, payload: Any, by_value: list[torch.Tensor]) -
 
 
 def load(file: BinaryIO) -> Any:
-    """The payload that was packed, with its tensors on the device."""
-    # Modules are found where they were.
+    """The packed payload, with its tensors on the device."""
+    # Modules are imported from the folders of the other process.
     sys.path[:] = sys.path[:1] + [folder for folder in pickle.load(file) if folder not in sys.path[:1]]
     _, payload = pickle.load(file)
     return payload
 
 
 def _pickler_class() -> Any:
-    """Cloudpickle's pickler, which sends what the main program defines by value; else Python's own."""
+    """Cloudpickle's pickler, which sends definitions of the main program by value; else Python's pickler."""
     try:
         base: Any = importlib.import_module("cloudpickle").Pickler
     except ImportError:
@@ -106,7 +106,7 @@ def _pickler_class() -> Any:
             self._by_value = {id(tensor) for tensor in by_value}
             self._storages: dict[int, StorageSize] = {}
             self._registered = {id(tensor) for tensor in registered}
-            self._kept: list[Any] = []  # Numbers of objects are used again once these are gone.
+            self._kept: list[Any] = []  # Kept alive, since ids are reused.
 
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, torch.nn.Module):
@@ -115,7 +115,7 @@ def _pickler_class() -> Any:
             elif isinstance(obj, torch.Tensor) and self._travels_as_structure(obj):
                 return self._structure_of(obj)
             elif isinstance(obj, CodeType) and CodeType in self._ways:
-                # Cloudpickle from 3.1.3 on sends code without the name of its file.
+                # Cloudpickle from 3.1.3 on sends code without its file name.
                 return in_its_file, (obj.co_filename, self._ways[CodeType](obj))
             return super().reducer_override(obj)
 
@@ -139,13 +139,13 @@ def _pickler_class() -> Any:
 
 
 def in_its_file(name: str, made: tuple[Callable[..., CodeType], tuple[Any, ...]]) -> CodeType:
-    """Code that was sent, with the name of the file it was read from."""
+    """The unpickled code, with the name of its source file."""
     make, parts = made
     return make(*parts).replace(co_filename=name)
 
 
 class _PicklerWithoutMain(pickle.Pickler):
-    """Refuses what the main program defines: the child is another program, and does not run it again."""
+    """Refuses definitions of the main program: the child is another program, and does not run it again."""
 
     def reducer_override(self, obj: Any) -> Any:
         if getattr(obj, "__module__", None) == "__main__" and hasattr(obj, "__qualname__"):

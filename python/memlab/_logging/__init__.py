@@ -1,1 +1,1 @@
-"""What `memlab.log` and the callbacks of trainers share: figures of an interval, loggers, the report as a page."""
+"""Code shared by `memlab.log` and the callbacks of trainers: figures of an interval, loggers, the HTML report."""

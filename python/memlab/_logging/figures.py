@@ -1,4 +1,4 @@
-"""The figures of the time between two logs."""
+"""The figures of the interval between two logs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from memlab.process_recording import ensure_started
 class Interval:
     """The time since the last `next`, on one device; before the first one, since the recording began.
 
-    A forked child, and a recording that was stopped and started again, begin anew.
+    A forked child, and a restarted recording, begin anew.
     """
 
     def __init__(self, device: Device = None) -> None:
@@ -23,19 +23,19 @@ class Interval:
         self._seen: set[str] = set()
 
     def begin(self) -> None:
-        """The interval begins now."""
+        """Begins the interval."""
         if ensure_started():
             self._go_on(_native.watch_begin())
 
     def next(self) -> dict[str, int]:
-        """The figures of the interval, in bytes; the next one begins. Empty if nothing is recorded."""
+        """The figures of the interval, in bytes. Begins the next interval. Empty without a recording."""
         if not ensure_started():
             return {}
         _native.ask_for_tags()
         for _ in range(3):  # The interpreter answers between two bytecodes.
             pass
         index = devices.index_of(self._device)
-        # Begun before the last one is read: nothing falls between them.
+        # Begun before the last one is read, so that no events fall between them.
         following = _native.watch_begin()
         figures = self._figures(index)
         self._go_on(following)
@@ -49,7 +49,7 @@ class Interval:
             _native.watch_end(self._watch)
             start, peak, allocated, peak_reserved, _ = _native.watch_figures(self._watch, index)
             categories = [(category, at_end, at_peak) for category, at_peak, at_end in rows]
-        # One that was there is logged as 0 when it is gone: its curve would go on as it was.
+        # A category that has disappeared is logged as 0: its curve would otherwise stay at the last value.
         self._seen |= {category for category, _, nbytes in categories if nbytes}
         at_peak = {f"at_peak/{category}": nbytes for category, _, nbytes in categories if category in self._seen}
         return {

@@ -1,4 +1,4 @@
-"""The report on this process's recording as a web page, which the `memlab` command writes."""
+"""The report on this process's recording as a web page, written by the `memlab` command."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from memlab._command import program
 from memlab._tools.messages import warn_once
 from memlab.process_recording import trace_path
 
-# Seconds. The trace of a day is read in a few; a training does not wait longer than this.
+# Seconds. The trace of a day takes a few seconds; a training waits no longer than this.
 PATIENCE_S = 300
 
 
 def write_report(path: Path, ranks: int = 1) -> Path | None:
-    """Writes the report on the recording until now, and returns `path`. None: there is none; a line on stderr says why.
+    """Writes the report on the recording so far, and returns `path`. None: no report; a line on stderr gives the reason.
 
-    Of several ranks it compares those whose traces are beside this one.
+    With several ranks, the report compares those whose traces are beside this one.
     """
     trace = trace_path()
     if trace is None:
         return None
     if ranks > 1 and not trace.startswith("/proc/"):
         trace = str(Path(trace).parent)
-    # The command itself is not to be recorded.
+    # The command itself must not be recorded.
     environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

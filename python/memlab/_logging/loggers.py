@@ -1,4 +1,4 @@
-"""Other people's loggers: each takes figures at a step, and the report at the end, in its own way."""
+"""Adapters for loggers: each takes figures at a step, and the report at the end, in its own way."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ Figures = Mapping[str, int]
 
 
 class Sink(Protocol):
-    """Where figures go."""
+    """A destination of figures."""
 
     def write(self, figures: Figures, step: int) -> None:
         """Logs the figures of a step."""
 
     def add_report(self, path: Path) -> None:
-        """Keeps the report, or says where it is."""
+        """Stores the report, or logs its path."""
 
 
 def sinks_of(logger: Any, prefix: str) -> list[Sink]:
-    """The sinks of a logger, or of several; None: of the runs that are active in this process. Names begin with `prefix`.
+    """The sinks of a logger, or of several; None: of the active runs in this process. Names begin with `prefix`.
 
-    Raises TypeError for what is no logger.
+    Raises TypeError for an object that is no logger.
     """
     if logger is None:
         return active_sinks(prefix)
@@ -47,7 +47,7 @@ def sinks_of(logger: Any, prefix: str) -> list[Sink]:
 
 
 def active_sinks(prefix: str) -> list[Sink]:
-    """The runs of W&B and MLflow that are active in this process. Imports neither."""
+    """The active runs of W&B and MLflow in this process. Imports neither."""
     wandb, mlflow = sys.modules.get("wandb"), sys.modules.get("mlflow")
     sinks: list[Sink] = []
     if wandb is not None and _active(wandb) is not None:
@@ -63,7 +63,7 @@ def _package(logger: Any) -> str:
 
 
 def _active(package: ModuleType) -> Any:
-    """The active run of `wandb` or `mlflow`; None: there is none, or the package is just being imported."""
+    """The active run of `wandb` or `mlflow`; None: no run is active, or the package is being imported."""
     active = getattr(package, "active_run", None)
     return active() if active is not None else getattr(package, "run", None)
 
@@ -87,7 +87,7 @@ class _Wandb:
         self._run, self._prefix = run, prefix
 
     def write(self, figures: Figures, step: int) -> None:
-        # W&B's own step rises with each row that anybody logs: ours is a figure, and the axis of the others.
+        # W&B's step rises with each row of any logger. So memlab logs its step as a figure, and as the axis of the others.
         axis = f"{self._prefix}step"
         if (self._run.id, axis) not in self._with_axis:
             self._with_axis.add((self._run.id, axis))
@@ -102,7 +102,7 @@ class _Wandb:
 
 
 class _Mlflow:
-    """A run of MLflow, also after it has ended."""
+    """A run of MLflow, which may have ended."""
 
     def __init__(self, run: Any) -> None:
         self._run_id = run.info.run_id
@@ -130,7 +130,7 @@ class _TensorBoard:
 
 
 class _Metrics:
-    """What has `log_metrics`: Lightning's loggers, Comet's experiments."""
+    """Objects with `log_metrics`: Lightning's loggers, Comet's experiments."""
 
     def __init__(self, logger: Any) -> None:
         self._logger = logger
@@ -150,7 +150,7 @@ class _Metrics:
 
 
 class _Log:
-    """What has `log`: an Accelerator of Hugging Face, and its trackers. They take no files."""
+    """Objects with `log`: an Accelerator of Hugging Face, and its trackers. They accept no files."""
 
     def __init__(self, logger: Any) -> None:
         self._logger = logger

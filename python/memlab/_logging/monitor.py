@@ -1,6 +1,6 @@
-"""What the callbacks of trainers do: log as often as they are told, and write the report at the end.
+"""The shared work of trainer callbacks: logging, and writing the report at the end.
 
-Nothing that goes wrong here ends a training: it is said in a line, once.
+Errors here never end a training: each is reported once, in one line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Monitor:
         self._logged: int | None = None
 
     def log(self, step: int, write: Callable[[Figures], None]) -> None:
-        """Has the figures since the last time written, once for each step: what follows belongs to the next figures."""
+        """Writes the figures since the last call, once for each step. Later events belong to the next figures."""
         if step == self._logged:
             return
         self._logged = step
@@ -36,7 +36,7 @@ class Monitor:
             _guarded("memory is not logged", partial(write, figures))
 
     def report(self, folder: Path, ranks: int, sinks: Iterable[Sink]) -> None:
-        """Writes the report into a folder, and gives it to the loggers."""
+        """Writes the report into a folder, and passes it to the loggers."""
         path = write_report(folder / REPORT_NAME, ranks)
         if path is not None:
             for sink in sinks:
@@ -46,5 +46,5 @@ class Monitor:
 def _guarded(what: str, do: Callable[[], None]) -> None:
     try:
         do()
-    except Exception as error:  # Of somebody's logger: it may raise anything.
+    except Exception as error:  # Loggers may raise any exception.
         warn_once(f"{what}: {type(error).__name__}: {error}")

@@ -1,1 +1,1 @@
-"""What the notebook magics show: the GPU now, what a cell did, and that while it runs."""
+"""The displays of the notebook magics: the GPU now, a cell's memory, and a running cell."""

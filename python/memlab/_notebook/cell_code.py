@@ -1,4 +1,4 @@
-"""Runs the text below a cell magic as the notebook runs a cell without one: under the cell's name, with its line numbers."""
+"""Runs the text below a cell magic as the notebook runs a plain cell: under the cell's name, with its line numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from IPython.core.error import UsageError
 class CellCode:
     """The code of a cell, compiled statement by statement.
 
-    display: whether the value of the last expression is shown, as in a cell without a magic.
+    display: show the value of the last expression, as in a cell without a magic.
     """
 
     def __init__(self, shell: Any, text: str, magic: str, display: bool = True) -> None:
@@ -42,7 +42,7 @@ class CellCode:
         return code
 
     def run(self, local_ns: dict[str, Any] | None = None, after_statement: Callable[[], None] | None = None) -> None:
-        """Runs it in the user's namespace; `after_statement` is called after each top-level statement."""
+        """Runs the code in the user's namespace. Calls `after_statement` after each top-level statement."""
         __tracebackhide__ = True
         for code in self._codes:
             if local_ns is None or local_ns is self._shell.user_ns:
@@ -54,17 +54,17 @@ class CellCode:
 
 
 def _number(shell: Any) -> int:
-    """The number of the cell that runs. `execution_count` is that of the next one in some versions of IPython."""
+    """The number of the running cell. `execution_count` is that of the next one in some versions of IPython."""
     history = shell.history_manager
     return len(history.input_hist_raw) - 1 if history is not None else shell.execution_count
 
 
 def _lines_above(shell: Any, text: str) -> int:
-    """How many lines of the cell are above the magic's text: the magic's own, and those of magics around it."""
+    """Number of lines of the cell above the magic's text: the magic's line, and those of magics around it."""
     history = shell.history_manager
     raw = history.input_hist_raw[-1] if history is not None and history.input_hist_raw else ""
     body = text.rstrip()
-    # IPython leaves empty lines at a cell's begin out, and counts from the first that is not.
+    # IPython omits empty lines at the beginning of a cell, and counts from the first other line.
     whole = raw.strip("\n").rstrip()
     # Without history (store_history=False) the last entry is another cell.
     return whole[: len(whole) - len(body)].count("\n") if body and whole.endswith(body) else 1

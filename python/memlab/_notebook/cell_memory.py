@@ -1,4 +1,4 @@
-"""What a cell did to the memory of a GPU."""
+"""The GPU memory of a cell."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _Rows = list[tuple[list[int], str, str]]
 
 
 class CellMemory:
-    """The figures of a cell that has run, or runs: in bytes, as `memlab.watch` has them; `allocated`, and how much of it
-    is `kept`, sum those of its lines.
+    """The figures of a completed or running cell, in bytes, as in `memlab.watch`. `allocated`, and the part of it that was
+    `kept`, are sums over its lines.
 
-    Shown as HTML in a notebook, with its peak, what it kept, a chart over time, and lines; as text elsewhere.
+    Displayed as HTML in a notebook, with its peak, kept memory, a chart over time, and lines; as text elsewhere.
     """
 
     def __init__(self, name: str, watched: watch, ended: bool = True, error: str | None = None) -> None:
@@ -36,7 +36,7 @@ class CellMemory:
         self.layers = watched.layers
         self.categories_at_peak = [(row.category, row.at_peak) for row in watched.categories]
         self.allocated = sum(line.allocated for line in self.lines)
-        # Of these: what it freed from before does not count.
+        # A part of `allocated`: memory from before the cell that it freed does not count.
         self.kept = sum(line.kept for line in self.lines)
         self.device_name, self.device_bytes = _native.device_facts(self.device)
         self.error = error
@@ -47,7 +47,7 @@ class CellMemory:
 
     @property
     def seconds(self) -> float:
-        """How long the cell took."""
+        """Duration of the cell."""
         return self.timeline.duration / 1e9
 
     def _title(self) -> str:
@@ -73,7 +73,7 @@ class CellMemory:
         return notes
 
     def _line_rows(self) -> tuple[_Rows, list[int]]:
-        """Rows of at the peak, kept, allocated; and their sums."""
+        """Rows of sizes (at the peak, kept, allocated), and their sums."""
         busy = [line for line in self.lines if line.allocated]
         idle = [line for line in self.lines if not line.allocated]
         busy.sort(key=lambda line: (line.at_peak, line.allocated), reverse=True)

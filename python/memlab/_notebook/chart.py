@@ -11,12 +11,12 @@ _WIDTH, _HEIGHT = 900, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 12, 34, 24
 _COLUMNS = 450
 
-# Most and least in a column: a light and a dark blue, which differ in brightness too.
+# Maximum and minimum in a column: a light and a dark blue, which differ in brightness too.
 _MOST, _LEAST = "#56b4e9", "#0072b2"
 
 
 def chart(timeline: Timeline, peak: int, ended: bool) -> str:
-    """The picture; empty if there is nothing to draw."""
+    """The SVG picture; empty if the timeline is empty."""
     columns = _columns(timeline)
     reserved = max((column.reserved for column in columns), default=0)
     top = max(peak, reserved) * 1.06
@@ -135,7 +135,7 @@ def _time_axis(duration: int) -> list[str]:
 
 
 def _legend(left: bool) -> str:
-    """On the side where the peak's label is not."""
+    """The legend, on the side opposite to the peak's label."""
     at = _LEFT if left else _WIDTH - 265
     return (
         f'<rect x="{at}" y="6" width="12" height="10" fill="{_LEAST}"/><text x="{at + 17}" y="15">allocated</text>'

@@ -1,4 +1,4 @@
-"""The memory of a GPU now."""
+"""The current memory of a GPU."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from memlab.tracking import tracker
 
 
 class GpuMemory:
-    """The memory of a GPU at one moment, in bytes, as `memlab.tracker` has it; its largest lines and layers.
+    """The memory of a GPU at one moment, in bytes, as in `memlab.tracker`, with its largest lines and layers.
 
-    Shown as HTML in a notebook, as text elsewhere.
+    Displayed as HTML in a notebook, as text elsewhere.
     """
 
     def __init__(self, device: int, rows: int = 10) -> None:

@@ -1,4 +1,4 @@
-"""How memory looks in a notebook: sizes, colours, the style of the HTML."""
+"""The style of memory figures in a notebook: sizes, colours, HTML."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class _CategoryStyle(NamedTuple):
     letter: str
     color: str
     ink: str
-    """A colour that is readable on it."""
+    """A colour that is readable on `color`."""
 
 
-# The names and letters of the dashboard. Colours are those of the report's light page, which colour-blind people tell apart.
+# Names and letters as in the dashboard. Colours as on the report's light page, distinguishable for colour-blind people.
 _CATEGORY_STYLES = {
     "parameter": _CategoryStyle("parameters", "P", "#0072b2", "#fff"),
     "gradient": _CategoryStyle("gradients", "G", "#de8f05", "#0a0e12"),
@@ -42,8 +42,8 @@ _CATEGORY_STYLES = {
     "other": _CategoryStyle("other", "?", "#b8bcc2", "#0a0e12"),
 }
 
-# Text takes the notebook's colour, light or dark; lines and bars are mixed into it. Selectors with `table` are stronger than
-# those of JupyterLab's style.
+# Text has the notebook's colour, light or dark; lines and bars are blended with it. Selectors with `table` override
+# JupyterLab's style.
 _STYLE = """
 .memlab-out{font:13px/1.45 system-ui,-apple-system,"Segoe UI","Noto Sans","DejaVu Sans",sans-serif;
 max-width:1000px;margin:4px 0}
@@ -78,22 +78,22 @@ color:inherit;padding:0}
 
 
 def size(nbytes: int) -> str:
-    """`1.50 GiB`; `-512 KiB` for less."""
+    """`1.50 GiB`; `-512 KiB` for negative sizes."""
     return f"-{_native.format_size(-nbytes)}" if nbytes < 0 else _native.format_size(nbytes)
 
 
 def signed_size(nbytes: int) -> str:
-    """`+1.50 GiB` for more, `-512 KiB` for less."""
+    """`+1.50 GiB` for growth, `-512 KiB` for a decrease."""
     return f"+{size(nbytes)}" if nbytes > 0 else size(nbytes)
 
 
 def category_name(category: str) -> str:
-    """What a category is called on a screen."""
+    """The displayed name of a category."""
     return _CATEGORY_STYLES[category].name
 
 
 def document(*parts: str) -> str:
-    """Parts of a page as one output of a cell."""
+    """Combines parts of a page into one output of a cell."""
     return f'<div class="memlab-out"><style>{_STYLE}</style>{"".join(parts)}</div>'
 
 
@@ -103,7 +103,7 @@ def place(file: str | None, line: int | None) -> str:
 
 
 def more_lines(count: int) -> str:
-    """What stands for the lines that have no row."""
+    """A label for the lines without a row."""
     return "1 more line" if count == 1 else f"{count} more lines"
 
 
@@ -116,7 +116,7 @@ def layer_place(root: str | None, name: str | None, kind: str | None) -> str:
 
 
 def share_bar(part: int, whole: int) -> str:
-    """A thin bar of a part of a whole; nothing where the whole is not known."""
+    """A thin bar for a part of a whole; empty if the whole is not known."""
     if not whole:
         return ""
     share = min(100.0, 100 * part / whole)
@@ -124,7 +124,7 @@ def share_bar(part: int, whole: int) -> str:
 
 
 def category_bar(held: Iterable[tuple[str, int]]) -> str:
-    """A bar of bytes by category, and the names below it."""
+    """A bar of bytes by category, with a legend below it."""
     held = [(category, nbytes) for category, nbytes in held if nbytes > 0]
     whole = sum(nbytes for _, nbytes in held)
     if whole == 0:
@@ -142,7 +142,7 @@ def category_bar(held: Iterable[tuple[str, int]]) -> str:
 
 
 def table(title: str, heads: Sequence[str], rows: Sequence[tuple[Sequence[int], str, str]], sums: Sequence[int] = ()) -> str:
-    """A table of sizes with a bar behind the first, and what they belong to. rows: sizes, place, code."""
+    """A table of sizes with a bar behind the first, and their places. rows: sizes, place, code."""
     most = max((sizes[0] for sizes, _, _ in rows), default=0) or 1
     body = []
     for sizes, where, code in rows:
@@ -162,7 +162,7 @@ def table(title: str, heads: Sequence[str], rows: Sequence[tuple[Sequence[int], 
 
 
 def text_table(heads: Sequence[str], rows: Sequence[tuple[Sequence[int], str, str]], sums: Sequence[int] = ()) -> str:
-    """The same as text."""
+    """The same table as text."""
     lines = ["  " + "".join(f"{name:>13}" for name in heads)]
     lines += [f"  {''.join(f'{size(n):>13}' for n in sizes)}  {where}  {code}".rstrip() for sizes, where, code in rows]
     if sums:

@@ -1,4 +1,4 @@
-"""Figures of a cell while it runs."""
+"""Figures of a running cell."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ export default {
 
 class _View(Protocol):
     def show(self, memory: CellMemory) -> None:
-        """The figures until now."""
+        """Shows the figures so far."""
 
     def finish(self, memory: CellMemory) -> None:
-        """The figures of the whole cell; they stay."""
+        """Shows the figures of the whole cell, which stay."""
 
 
 class Live:
-    """Shows what `look` returns twice a second, from a thread, until the block ends, and then once more."""
+    """Shows the result of `look` twice a second, from a thread, until the block ends, and then once more."""
 
     def __init__(self, shell: Any, name: str, look: Callable[[], CellMemory]) -> None:
         self._look = look
         self._view: _View = _kernel_view(name) if hasattr(shell, "kernel") else _Terminal()
         self._over = threading.Event()
-        # Messages of a thread belong to the cell that its context names.
+        # A thread's messages are attributed to the cell named by its context.
         context = contextvars.copy_context()
         self._thread = threading.Thread(target=context.run, args=(self._follow,), name="memlab-live", daemon=True)
 
@@ -59,7 +59,7 @@ class Live:
         self._thread.join()
 
     def finish(self, memory: CellMemory) -> None:
-        """Replaces the live figures with the last ones."""
+        """Replaces the live figures with the final ones."""
         self._view.finish(memory)
 
 
@@ -71,7 +71,7 @@ def _kernel_view(name: str) -> _View:
 
 
 class _Output:
-    """An output of the cell that is replaced: for front ends without widgets."""
+    """A replaceable output of the cell, for front ends without widgets."""
 
     def __init__(self, name: str) -> None:
         from IPython.display import HTML, display
@@ -86,7 +86,7 @@ class _Output:
 
 
 class _Widget:
-    """A widget that follows the cell; replaced by plain HTML in the end, which a saved notebook keeps."""
+    """A widget that follows the cell. At the end it is replaced by plain HTML, which a saved notebook keeps."""
 
     def __init__(self, name: str) -> None:
         import anywidget
@@ -112,7 +112,7 @@ class _Widget:
 
 
 class _Terminal:
-    """One line on stderr, which is replaced."""
+    """A line on stderr that is overwritten."""
 
     def show(self, memory: CellMemory) -> None:
         if sys.stderr.isatty():

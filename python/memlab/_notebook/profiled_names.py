@@ -1,4 +1,4 @@
-"""The functions that `%mlrun -f` names: found before the statement runs, or while a cell defines them."""
+"""The functions named by `%mlrun -f`: found before the statement runs, or while a cell defines them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from memlab.compat.line_profiler import LineProfiler
 
 
 class ProfiledNames:
-    """Adds functions to a profiler as soon as their names mean something."""
+    """Adds functions to a profiler as soon as their names are defined."""
 
     def __init__(
         self, names: Sequence[str], profiler: LineProfiler, user_ns: dict[str, Any], local_ns: dict[str, Any] | None
@@ -25,7 +25,7 @@ class ProfiledNames:
         self._found: dict[str, Any] = {}
 
     def require(self, source: str) -> None:
-        """Adds the functions that exist. Raises UsageError for a name that neither exists nor is given in `source`."""
+        """Adds the functions that exist. Raises UsageError for a name that does not exist and is not defined in `source`."""
         defined: set[str] | None = None
         for name in self._names:
             error = self._add(name)
@@ -38,19 +38,19 @@ class ProfiledNames:
                 raise UsageError(f"{name!r} is no function: {error}")
 
     def add_found(self) -> None:
-        """Adds the functions that were defined meanwhile, also if they replace others."""
+        """Adds the functions defined meanwhile, including redefined ones."""
         for name in self._names:
             self._add(name)
 
     def require_all(self) -> None:
-        """Raises UsageError for a name that still means nothing."""
+        """Raises UsageError for a name that is still undefined."""
         for name in self._names:
             error = self._add(name)
             if error is not None:
                 raise UsageError(f"{name!r} is no function: {error}")
 
     def _add(self, name: str) -> str | None:
-        """Looks a name up; returns why there is no function."""
+        """Looks up a name and adds its function. Returns the error if it is no function."""
         try:
             function = eval(name, self._user_ns, self._local_ns)
         except Exception as error:
@@ -65,7 +65,7 @@ class ProfiledNames:
 
 
 def _defined_names(source: str) -> set[str]:
-    """The names that a cell defines or imports at its top; `*` for a star import."""
+    """The names that a cell defines or imports at its top level; `*` for a star import."""
     table = symtable.symtable(source, "<cell>", "exec")
     names = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
     return names | ({"*"} if re.search(r"^\s*from\s+\S+\s+import\s+\*", source, re.MULTILINE) else set())

@@ -1,1 +1,1 @@
-"""The parts of the pytest plugin that are imported only where a test's GPU memory is measured."""
+"""The parts of the pytest plugin that are imported only if a test's GPU memory is measured."""

@@ -1,4 +1,4 @@
-"""The limits that a test's markers set."""
+"""The limits set by a test's markers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Limit(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What the markers of a test allow; None where it has no such marker."""
+    """The limits of a test; None without a marker."""
 
     peak: Limit | None
     leak: Limit | None
 
 
 def limits_of(item: pytest.Item) -> Limits:
-    """The limits of a test; of several markers of a kind, that of the test goes before those of its class and module.
+    """The limits of a test. Its own markers take precedence over those of its class and module.
 
     Raises pytest.UsageError if a marker's arguments are wrong.
     """

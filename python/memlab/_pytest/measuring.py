@@ -1,7 +1,7 @@
 """Measures tests, and fails those that exceed their limits.
 
-A test is measured from before the first fixture that is made for it alone until the last of them is torn down. Fixtures of
-wider scope (class, module, package, session) are made before, and torn down later.
+The measurement of a test begins before the first fixture that is created only for this test. It ends when the last such
+fixture is torn down. Fixtures of wider scope (class, module, package, session) are created before, and torn down later.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _ROW: pytest.StashKey[Row] = pytest.StashKey()
 
 
 class Measuring:
-    """The hooks of a session with tests to be measured."""
+    """The hooks of a session with measured tests."""
 
     def __init__(self, config: pytest.Config, limits: dict[pytest.Item, Limits], mistakes: dict[pytest.Item, str]) -> None:
         self.config = config
         self.limits = limits
-        self.mistakes = mistakes  # Of markers: what is wrong.
-        self.item: pytest.Item | None = None  # The test that runs now, if it is measured.
-        self.window: Window | None = None  # Open from its first fixture on.
-        self.own_fixtures: list[str] = []  # Fixtures made for it alone.
+        self.mistakes = mistakes  # Errors in markers.
+        self.item: pytest.Item | None = None  # The current test, if it is measured.
+        self.window: Window | None = None  # Open from the test's first fixture on.
+        self.own_fixtures: list[str] = []  # Fixtures created only for this test.
         self.passed = False
 
     @pytest.hookimpl(tryfirst=True)
@@ -46,7 +46,7 @@ class Measuring:
             self.own_fixtures.append(fixturedef.argname)
             self._open(self.item)
             return (yield)
-        # One of wider scope that is asked for while the test runs.
+        # A fixture of wider scope, created while the test runs.
         before = self.window.allocated() if self.window else []
         try:
             return (yield)
@@ -82,7 +82,7 @@ class Measuring:
         return report
 
     def _open(self, item: pytest.Item) -> Window:
-        """Begins to measure, if that has not begun. The test's fixtures are torn down before `_close` is called."""
+        """Opens the window of a test, if it is not open. The test's fixtures are torn down before `_close` is called."""
         if self.window is None:
             self.window = Window(self.config.rootpath, leaks=self.limits[item].leak is not None)
             item.addfinalizer(lambda: self._close(item))
@@ -92,7 +92,7 @@ class Measuring:
         window, self.window, self.item = self.window, None, None
         assert window is not None
         limit = self.limits[item].leak
-        # The values of fixtures that were torn down; pytest forgets them later.
+        # Frees values of torn-down fixtures; pytest would keep them longer.
         for name in self.own_fixtures:
             getattr(item, "funcargs", {}).pop(name, None)
         if limit is not None:
@@ -103,7 +103,7 @@ class Measuring:
         window.end(limit)
         item.stash[_ROW] = window.row(limited=any(self.limits[item]))
         item.user_properties.append(("memlab_peak_bytes", item.stash[_ROW]["peak"]))
-        # What a test that failed has left is held by its traceback.
+        # The traceback of a failed test keeps its memory alive.
         if limit is None or not self.passed:
             return
         for device in window.devices(limit.device):

@@ -1,4 +1,4 @@
-"""What the plugin prints: why a test failed, and the table at the end."""
+"""The output of the plugin: reasons of failures, and the table at the end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from memlab._native import format_size
 
 _MOST_LINES = 8
-_EMPTY = ": the tools return empty results"  # Of the tools' messages: no news about tests.
+_EMPTY = ": the tools return empty results"  # A part of the tools' messages that does not apply to tests.
 
 
 class Row(TypedDict):
@@ -17,14 +17,14 @@ class Row(TypedDict):
 
     peak: int
     kept: int
-    line: str  # That held most at the peak.
-    line_bytes: int  # What it held.
-    why_not: str | None  # Why nothing was measured.
-    limited: bool  # It has a limit.
+    line: str  # The line that held most at the peak.
+    line_bytes: int  # Bytes held by that line.
+    why_not: str | None  # The reason why nothing was measured.
+    limited: bool  # True if the test has a limit.
 
 
 class Place(NamedTuple):
-    """What a line or a layer held."""
+    """The memory held by a line or a layer."""
 
     nbytes: int
     where: str
@@ -32,7 +32,7 @@ class Place(NamedTuple):
 
 
 def over_limit(what: str, nbytes: int, limit: int, lines: list[Place], layers: list[Place], gap: bool) -> str:
-    """The message of a test that failed. `what` has places for the two sizes."""
+    """The message of a failed test. `what` has placeholders for the two sizes."""
     text = ["The test " + what.format(*_different(nbytes, limit))]
     text += _places("line", lines) + _places("layer", layers)
     if gap:
@@ -41,7 +41,7 @@ def over_limit(what: str, nbytes: int, limit: int, lines: list[Place], layers: l
 
 
 def _different(first: int, second: int) -> tuple[str, str]:
-    """Two sizes; as bytes where they would look the same."""
+    """Two sizes as text; in bytes if the texts would be equal."""
     texts = format_size(first), format_size(second)
     return texts if texts[0] != texts[1] else (f"{first} bytes", f"{second} bytes")
 
@@ -60,7 +60,7 @@ def _places(kind: str, places: list[Place]) -> list[str]:
 
 
 def write_summary(terminal: pytest.TerminalReporter, rows: list[tuple[str, Row]], most: int) -> None:
-    """Prints the `most` tests that needed most, and, in a line, why limits were not checked."""
+    """Prints the `most` most expensive tests, and one line per reason for unchecked limits."""
     reasons = {row["why_not"] for _, row in rows if row["why_not"] and (most or row["limited"])}
     measured = [(name, row) for name, row in rows if not row["why_not"]]
     if most and measured:

@@ -1,4 +1,4 @@
-"""The memory of one test, on all devices: `memlab.watch`, without what fixtures of wider scope keep."""
+"""The memory of one test, on all devices: `memlab.watch`, without the memory kept by fixtures of wider scope."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Window:
     def __init__(self, root: Path, leaks: bool) -> None:
         self._root = root
         self._leaks = leaks
-        self._left_out: Counter[int] = Counter()  # By device: what was made meanwhile for other tests too.
+        self._left_out: Counter[int] = Counter()  # By device: bytes allocated meanwhile for other tests too.
         if leaks:
-            gc.collect()  # Garbage of earlier tests, which would be freed meanwhile.
+            gc.collect()  # Frees garbage of earlier tests, which could be collected within the window.
         self._watch = watch()
-        # Why nothing is measured is said at the end, once for all tests.
+        # The summary prints the reason for a missing measurement once for all tests.
         with contextlib.redirect_stderr(io.StringIO()):
             self._watch.__enter__()
-        # Older versions of PyTorch keep cuBLAS' workspaces from their first use on: no test leaks them.
+        # Older versions of PyTorch keep cuBLAS' workspaces from their first use on. They are no leaks of a test.
         self._workspaces = self._workspace_bytes()
 
     def end(self, limit: Limit | None) -> None:
@@ -47,48 +47,48 @@ class Window:
         return self._watch.has_gap
 
     def devices(self, only: int | None = None) -> list[int]:
-        """The devices that PyTorch uses, or the one that is asked for."""
+        """The devices that PyTorch uses, or only the given one."""
         torch: Any = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_initialized():
             return []
         return [device for device in range(torch.cuda.device_count()) if only in (None, device)]
 
     def allocated(self) -> list[int]:
-        """What is allocated now, by device."""
+        """Bytes allocated now, by device."""
         return [tracker.totals(device).allocated for device in self.devices()]
 
     def leave_out(self, before: list[int]) -> None:
-        """Leaves out what was allocated since `before`, and still is."""
+        """Excludes memory allocated since `before` that is still live."""
         for device, nbytes in enumerate(self.allocated()):
             self._left_out[device] += nbytes - (before[device] if device < len(before) else 0)
 
     def peak(self, device: int) -> int:
-        """The most that was allocated beyond what was allocated at the start."""
+        """Peak bytes allocated beyond the start."""
         return self._on(device).growth
 
     def leaked(self, device: int) -> int:
-        """What is allocated at the end beyond the start."""
+        """Bytes allocated at the end beyond the start."""
         return self._on(device).kept - self._left_out[device]
 
     def lines_at_peak(self, device: int) -> list[Place]:
-        """What lines held at the peak beyond what they held at the start, the largest first."""
+        """Memory of lines at the peak beyond the start, the largest first."""
         lines = self._on(device).lines
         return _largest([Place(line.at_peak - line.at_start, self._line(line), line.code) for line in lines])
 
     def lines_left(self, device: int) -> list[Place]:
-        """What lines hold at the end beyond what they held at the start, the largest first."""
+        """Memory of lines at the end beyond the start, the largest first."""
         lines = self._on(device).lines
         return _largest([Place(line.at_end - line.at_start, self._line(line), line.code) for line in lines])
 
     def layers_at_peak(self, device: int) -> list[Place]:
-        """As `lines_at_peak`, for layers."""
+        """Memory of layers at the peak beyond the start, the largest first."""
         layers = [layer for layer in self._on(device).layers if layer.name is not None]
         return _largest(
             [Place(layer.at_peak - layer.at_start, layer.name or layer.root or "", layer.kind) for layer in layers]
         )
 
     def row(self, limited: bool) -> Row:
-        """The test's figures: of the device on which it needed most."""
+        """The test's figures, from the device with its highest peak."""
         devices = self.devices()
         most = max(devices, key=self.peak, default=0)
         largest = self.lines_at_peak(most)[:1] if devices else []
@@ -115,7 +115,7 @@ class Window:
         found: Counter[int] = Counter()
         if self._leaks and tracker.active:
             for device in self.devices():
-                # Not `tracker.live_blocks`, which first asks PyTorch whose the other blocks are.
+                # Not `tracker.live_blocks`, which first asks PyTorch for the owners of the other blocks.
                 found[device] = sum(nbytes for _, nbytes, category, *_ in _native.blocks(device) if category == "workspace")
         return found
 

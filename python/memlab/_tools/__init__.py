@@ -1,1 +1,1 @@
-"""What the tools share. Knows nothing of any one of them."""
+"""Code shared by the tools, independent of each of them."""

@@ -1,4 +1,4 @@
-"""Which device a tool is asked about. Never imports torch, never initialises CUDA."""
+"""The device that a tool is asked about. Never imports torch, never initialises CUDA."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ def current() -> int:
         return 0
     # `torch.cuda.current_device()` would initialise CUDA.
     cuda: Any = getattr(torch, "cuda", None)
-    if not hasattr(cuda, "is_initialized") or not cuda.is_initialized():  # It may be being imported.
+    if not hasattr(cuda, "is_initialized") or not cuda.is_initialized():  # It may be importing.
         return 0
     return int(cuda.current_device())

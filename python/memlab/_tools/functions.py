@@ -1,4 +1,4 @@
-"""The code of functions that a tool is given, and their source."""
+"""The code of functions passed to a tool, and their source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NUMBERED_CELL = re.compile(r"<?ipython-input-(\d+)-")
 
 @dataclass(frozen=True)
 class Code:
-    """A function's code, and how the trace may name it."""
+    """A function's code, and its possible names in the trace."""
 
     code: CodeType
     name: str
@@ -24,7 +24,7 @@ class Code:
     last_line: int
 
     def source(self) -> list[tuple[int, str]]:
-        """Its lines with their numbers; empty where the source is not there."""
+        """Its source lines with their numbers; empty if the source is not available."""
         try:
             lines, first = inspect.getsourcelines(self.code)
         except (OSError, TypeError):
@@ -40,9 +40,9 @@ class Code:
 
 
 def code_of(function: Any) -> Code:
-    """The code of a function, method, module (its `forward`), or of what a decorator or `torch.compile` wraps.
+    """The code of a function, method, module (its `forward`), or of a function wrapped by a decorator or `torch.compile`.
 
-    Raises TypeError for what has no Python code.
+    Raises TypeError for an object without Python code.
     """
     unwrapped = _unwrapped(function)
     code = getattr(unwrapped, "__code__", None)

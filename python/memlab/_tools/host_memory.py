@@ -1,4 +1,4 @@
-"""How much memory the machine and its control groups leave to this process."""
+"""The memory that the machine and its control groups leave to this process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _available() -> int:
 
 
 def _left_in_groups() -> Iterator[int]:
-    """What is left in the process's control group and those above it (version 2 of control groups)."""
+    """Bytes left in the process's control group and those above it (version 2 of control groups)."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -34,10 +34,10 @@ def _left_in_groups() -> Iterator[int]:
         try:
             limit, used = (group / "memory.max").read_text().strip(), int((group / "memory.current").read_text())
             if limit != "max":
-                # The cache of files counts as used, and is given up when memory is needed.
+                # The cache of files counts as used, but is freed when memory is needed.
                 yield max(int(limit) - used + _file_cache(group), 0)
         except (OSError, ValueError):
-            pass  # The group at the top, or one that is not accounted for.
+            pass  # The root group, or a group without memory accounting.
         if group == _CGROUPS or _CGROUPS not in group.parents:
             return
         group = group.parent

@@ -20,7 +20,7 @@ def warn_once(what: str) -> None:
 
 @contextlib.contextmanager
 def warn_if_slow(what: str, seconds: float) -> Iterator[None]:
-    """Writes one line to stderr if the block still runs after so many seconds, times `MEMLAB_PATIENCE`."""
+    """Writes one line to stderr if the block still runs after `seconds`, times `MEMLAB_PATIENCE`."""
     timer = threading.Timer(patient(seconds), sys.stderr.write, (f"memlab: {what}\n",))
     timer.daemon = True
     timer.start()
@@ -31,7 +31,7 @@ def warn_if_slow(what: str, seconds: float) -> Iterator[None]:
 
 
 def patient(seconds: float) -> float:
-    """So many seconds, times `MEMLAB_PATIENCE`: on an overloaded machine, all that is well takes longer."""
+    """Multiplies seconds by `MEMLAB_PATIENCE`: on an overloaded machine, everything takes longer."""
     try:
         return seconds * float(os.environ.get("MEMLAB_PATIENCE", "1"))
     except ValueError:

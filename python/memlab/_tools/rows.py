@@ -1,4 +1,4 @@
-"""Rows of figures as a list that prints as a table."""
+"""Rows of figures in a list that prints as a table."""
 
 from __future__ import annotations
 

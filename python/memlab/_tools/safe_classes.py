@@ -1,4 +1,4 @@
-"""Classes of objects that a search of the heap meets, read without running code of the program's.
+"""Safe access to the classes of objects in a heap search, without running the program's code.
 
 `isinstance` asks proxies for their `__class__`, and `==`, hashes and `cls.__name__` ask metaclasses: all of them can raise.
 """
@@ -14,7 +14,7 @@ bases: Any = type.__dict__["__mro__"].__get__
 
 
 def is_subclass(cls: type, base: type) -> bool:
-    """`issubclass` by the bases alone.
+    """`issubclass` by bases only.
 
     >>> is_subclass(bool, int), is_subclass(int, bool)
     (True, False)
@@ -24,7 +24,7 @@ def is_subclass(cls: type, base: type) -> bool:
 
 
 def is_kind(thing: object, kind: type) -> bool:
-    """`isinstance` by the object's own class alone.
+    """`isinstance` by the object's own class only.
 
     >>> is_kind(True, int), is_kind("text", int)
     (True, False)

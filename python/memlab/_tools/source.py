@@ -11,7 +11,7 @@ _CELL = re.compile(r"In\[(\d+)\]")
 
 
 def text_of(file: str | None, line: int | None, known: str | None) -> str | None:
-    """The text of a line without its indentation: as recorded, else from the file or the cell; None where there is none."""
+    """The text of a line without its indentation: as recorded, else from the file or the cell; None if not available."""
     if known is not None or file is None or line is None:
         return known
     cell = _CELL.fullmatch(file)
@@ -21,12 +21,12 @@ def text_of(file: str | None, line: int | None, known: str | None) -> str | None
 
 
 def _line_of_cell(number: int, line: int) -> str | None:
-    """A line of a cell that was run in this process."""
+    """A line of a cell that ran in this process."""
     ipython: Any = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     cells = getattr(getattr(shell, "history_manager", None), "input_hist_raw", [])
     if number >= len(cells):
         return None
-    # IPython leaves empty lines at a cell's begin out.
+    # IPython omits empty lines at the beginning of a cell.
     lines = cells[number].strip("\n").split("\n")
     return (lines[line - 1].strip() or None) if 0 < line <= len(lines) else None

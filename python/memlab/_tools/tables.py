@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = (), gap: str = "  ") -> list[str]:
-    """Rows as lines, each cell as wide as the widest of its column: padded behind in the columns `left`, else before.
+    """Rows as lines with aligned columns: flush left in the columns `left`, else flush right.
 
     >>> aligned([("layer", "bytes"), ("0.weight", "64"), ("0.bias", "4096")], left=[0])
     ['layer     bytes', '0.weight     64', '0.bias     4096']

@@ -1,2 +1,2 @@
-"""memlab in other people's frameworks: callbacks in `memlab.integrations.lightning` and `memlab.integrations.transformers`,
-a `runtime_env` in `memlab.integrations.ray`."""
+"""memlab in other frameworks: callbacks in `memlab.integrations.lightning` and `memlab.integrations.transformers`, a
+`runtime_env` in `memlab.integrations.ray`."""

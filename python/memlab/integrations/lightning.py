@@ -22,13 +22,13 @@ class MemlabCallback(Callback):  # type: ignore[misc]
 
         trainer = lightning.Trainer(callbacks=[MemlabCallback()])
 
-    Figures are those of `memlab.log`, of this rank's device: every `every_n_steps` steps, at the end of each epoch and of
-    the training, and when it runs out of memory. Loggers are rank 0's, and so are the figures; the report compares all ranks
-    whose traces are in one folder. W&B and MLflow keep the report as an artifact.
+    Logs the figures of `memlab.log` for this rank's device: every `every_n_steps` steps, at the end of each epoch and of the
+    training, and when the training runs out of memory. Rank 0 logs, its own figures. The report compares all ranks whose
+    traces are in one folder. W&B and MLflow keep the report as an artifact.
 
     Args:
         every_n_steps: None: as often as the Trainer logs (`log_every_n_steps`).
-        prefix: before each name.
+        prefix: put before each name.
         report: whether to write the report.
 
     Raises:
@@ -46,7 +46,7 @@ class MemlabCallback(Callback):  # type: ignore[misc]
         self._optimizer_steps = 0
 
     def on_train_start(self, trainer: Any, *_: Any) -> None:
-        # All ranks agree on the folder: it can only be asked for where all of them are.
+        # Read here, since all ranks must be present to agree on the folder.
         self._folder = Path(trainer.log_dir or trainer.default_root_dir)
         self._optimizer_steps = trainer.global_step
         if trainer.is_global_zero:
@@ -54,7 +54,7 @@ class MemlabCallback(Callback):  # type: ignore[misc]
             self._monitor = Monitor(self._prefix, device.index if device.type == "cuda" else None)
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        # Between two of the optimizer's steps gradients are accumulated.
+        # Between two optimizer steps gradients are accumulated.
         if trainer.global_step == self._optimizer_steps:
             return
         self._optimizer_steps = trainer.global_step
@@ -92,6 +92,6 @@ class MemlabCallback(Callback):  # type: ignore[misc]
 
 
 def _steps(trainer: Any) -> int:
-    """The batches that the Trainer has counted as steps: what it logs by."""
+    """The batches that the Trainer has counted as steps: the step number of its logs."""
     loop = trainer.fit_loop.epoch_loop
     return int(getattr(loop, "_batches_that_stepped", trainer.global_step))

@@ -12,19 +12,19 @@ __all__ = ["runtime_env"]
 
 
 def runtime_env(output: str | os.PathLike[str]) -> dict[str, Any]:
-    """A ``runtime_env`` with which Ray's workers are recorded, for `ray.init`, or for single tasks and actors.
+    """Returns a ``runtime_env`` that records Ray's workers, for `ray.init`, or for single tasks and actors.
 
         ray.init(runtime_env=memlab.integrations.ray.runtime_env("traces"))
 
     Args:
-        output: the folder of the traces, which is made; on several nodes one that all share. Each worker's trace is
+        output: the folder of the traces, which is created; on several nodes a shared folder. Each worker's trace is
             ``HOST-RANK-PID.jsonl``.
 
-    memlab has to be installed at the same place on all nodes. What ``LD_PRELOAD`` has already is preloaded too.
+    memlab must be installed at the same place on all nodes. Libraries already in ``LD_PRELOAD`` are preloaded too.
 
     Raises:
         RuntimeError: memlab's library is missing.
-        OSError: the folder cannot be made.
+        OSError: the folder cannot be created.
 
     >>> import memlab.integrations.ray, tempfile
     >>> sorted(memlab.integrations.ray.runtime_env(tempfile.mkdtemp())["env_vars"])
@@ -36,6 +36,6 @@ def runtime_env(output: str | os.PathLike[str]) -> dict[str, Any]:
     folder = Path(output).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     preloaded = [str(library), *filter(None, [os.environ.get("LD_PRELOAD")])]
-    # A percent sign in the folder's own name is none of memlab's.
+    # A percent sign in the folder's name is not a placeholder of memlab.
     name = str(folder).replace("%", "%%")
     return {"env_vars": {"LD_PRELOAD": ":".join(preloaded), "MEMLAB_OUTPUT": f"{name}/%h-%r-%p.jsonl"}}

@@ -1,4 +1,4 @@
-"""`MemlabCallback` for Hugging Face's Trainer: GPU memory in what it reports to, and a report at the end."""
+"""`MemlabCallback` for Hugging Face's Trainer: GPU memory in its logs, and a report at the end."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["MemlabCallback"]
 
 
 class MemlabCallback(TrainerCallback):  # type: ignore[misc]
-    """Logs GPU memory to what the Trainer reports to, and writes ``memlab-report.html`` into its output folder at the end.
+    """Logs GPU memory to the Trainer's `report_to`, and writes ``memlab-report.html`` into its output folder at the end.
 
         trainer = Trainer(…, callbacks=[MemlabCallback()])
 
-    Figures are those of `memlab.log`, of this rank's device, each time that the Trainer logs: they go to all of `report_to`
-    (TensorBoard, W&B, MLflow and others), beside the loss, but are not printed. Rank 0 logs, its own figures; the report
-    compares all ranks whose traces are in one folder. W&B and MLflow keep the report as an artifact. A training that raises
-    has its report when the program ends.
+    Logs the figures of `memlab.log` for this rank's device each time that the Trainer logs. They go to all of `report_to`
+    (TensorBoard, W&B, MLflow and others), beside the loss, but are not printed. Rank 0 logs, its own figures. The report
+    compares all ranks whose traces are in one folder. W&B and MLflow keep the report as an artifact. If a training raises,
+    its report is written when the program ends.
 
     Args:
-        prefix: before each name; the Trainer puts ``train/`` before that.
+        prefix: put before each name; the Trainer puts ``train/`` before that.
         report: whether to write the report.
     """
 
@@ -50,7 +50,7 @@ class MemlabCallback(TrainerCallback):  # type: ignore[misc]
         if self._monitor is None:
             return
         reporters = _reporters()
-        # MLflow's run may end before the training's end is told.
+        # MLflow's run may end before `on_train_end` is called.
         self._sinks = active_sinks(self._prefix)
 
         def write(figures: Figures) -> None:
@@ -70,9 +70,9 @@ class MemlabCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def _reporters() -> list[TrainerCallback]:
-    """The callbacks of `report_to`. A callback is not told whose it is: it is read from the frame of the handler's call.
+    """The callbacks of `report_to`. A callback does not know its handler, so this reads the frame of the handler's call.
 
-    Of no other frame: before CPython 3.13, a frame keeps all that `f_locals` copies, also what the program deletes.
+    It reads no other frame: before CPython 3.13, a frame keeps all objects that `f_locals` copies, even deleted ones.
     """
     frame = sys._getframe(1)
     while frame is not None and frame.f_code is not CallbackHandler.call_event.__code__:
