@@ -23,7 +23,7 @@ __all__ = [
     "EditCounters",
     "HostCopy",
     "HostShare",
-    "Lane",
+    "OffloadStream",
     "LineMarks",
     "Pipeline",
     "PlacedUnits",
@@ -465,10 +465,10 @@ class WatchedForward:
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 @final
-class Lane:
+class OffloadStream:
     """Copies of device memory to the host and back, in the order of the requests."""
 
-    def __new__(cls, device: int | None, bytes_per_second: float | None = None) -> Lane:
+    def __new__(cls, device: int | None, bytes_per_second: float | None = None) -> OffloadStream:
         """`device`: a CUDA ordinal, or None for the host backend, whose copies are paced at `bytes_per_second`."""
 
     def growth(self, nbytes: int) -> int:
