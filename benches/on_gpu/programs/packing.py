@@ -5,6 +5,7 @@ budgets that make it copy, recompute and keep. "in_forward": the one call that a
 the same tensor right after it, with warm processor caches. Only the first call requests a copy; "driver" is the driver's
 time for the request, and is not in the others.
 """
+
 import json
 import statistics
 import sys

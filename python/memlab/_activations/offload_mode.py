@@ -23,7 +23,7 @@ class OffloadMode(OperationMode):
         self._device = device
         self._histories = histories
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack)
-    #: The running forward, once it has begun.
+        #: The running forward, once it has begun.
         self.forward: OffloadedForward | None = None
 
     @classmethod
