@@ -171,6 +171,8 @@ fn commands_of_the_docs_that_read_a_trace_read_it() {
         let name = format!("{rank}.jsonl.zst");
         fs::copy(recording.with_file_name(&name), folder.path().join("job").join(name)).expect("copied");
     }
+    // AND a newest trace, for commands that name none
+    fs::copy(&recording, folder.path().join("memlab-train.jsonl.zst")).expect("copied");
     // The recording has two steps; the docs' runs have more.
     let steps = Regex::new("step:[0-9]+").expect("a pattern");
     let mut done = BTreeSet::new();
