@@ -1,7 +1,7 @@
 """`memlab.LineProfiler`, `memlab.profile` and `memlab.profile_every`: GPU memory by line of chosen functions.
 
 The names are those of pytorch_memlab. The figures come from the live books: allocations are attributed by their Python
-stacks, and a line's peak is the most that was allocated while it ran.
+stacks, and a line's peak is the highest number of allocated bytes while it ran.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _target_gpu = 0
 
 
 def set_target_gpu(gpu_id: int) -> None:
-    """Profiles this GPU from now on, in all line profilers; a number as of `torch.cuda.device`.
+    """Sets the GPU that all line profilers profile from now on, by its number in `torch.cuda.device`.
 
     >>> import memlab
     >>> memlab.set_target_gpu(0)
@@ -40,9 +40,9 @@ def set_target_gpu(gpu_id: int) -> None:
 
 
 class LineProfiler:
-    """GPU memory by line of functions, while it is enabled: call `enable` and `disable`, or use it in a `with`.
+    """GPU memory by line of functions, while enabled: call `enable` and `disable`, or use it in a `with`.
 
-    functions: Python functions, methods, modules (their `forward`), and what decorators or `torch.compile` wrap.
+    functions: Python functions, methods, modules (their `forward`), and functions wrapped by decorators or `torch.compile`.
     target_gpu: the GPU whose counters are shown; `set_target_gpu` changes it.
 
     >>> import memlab
@@ -87,7 +87,7 @@ class LineProfiler:
                     hooks.add(code.code, code.first_line, self._profile, len(self._codes) - 1)
 
     def enable(self) -> None:
-        """Counts from now on. Nests with `disable`.
+        """Starts counting. Nests with `disable`.
 
         >>> import memlab
         >>> prof = memlab.LineProfiler()
