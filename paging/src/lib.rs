@@ -52,12 +52,6 @@
 //! pipeline::cursor                            position of a thread in the schedule, and the units it holds
 //! pipeline::core                              state shared by all threads of a pipeline
 //! pipeline::ring, pipeline::timing            units on the device; compute time of points
-//! pipeline::session                           one thread's calls
-//! pipeline::capture                           forwards captured into a CUDA graph
-//! pipeline::prefetch                          loads ahead
-//! pipeline::cursor                            where a thread is in the schedule, and what it holds
-//! pipeline::core                              what all threads of a pipeline use
-//! pipeline::ring, pipeline::timing            which units are on the device; how long points compute
 //! pipeline::checked_configuration, pipeline::counters, pipeline::unit_set
 //! pipeline::configuration, pipeline::unlocked
 //! offload_stream                                        copies activations to the host and back

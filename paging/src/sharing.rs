@@ -1,8 +1,8 @@
 //! Host memory that the processes of one user on one host share.
 //!
 //! Processes that [`join`](HostShare::join) under one name get the same memory. The first process gets it empty, fills it
-//! and [publishes](HostShare::publish) it. The others wait, and receive it from any process that has it. The memory is a memfd
-//! without a name in the file system. It is freed when the last process ends, even after a crash.
+//! and [publishes](HostShare::publish) it. The others wait, and receive it from any process that has it. The memory is a
+//! memfd without a name in the file system. It is freed when the last process ends, even after a crash.
 //!
 //! Two kinds of names exist, both of abstract Unix sockets, which vanish with the process that holds them:
 //!
@@ -14,8 +14,8 @@
 //! ```
 //!
 //! A process holds the gate while it looks for the memory, so no two processes create it at once. If the process dies while
-//! it fills the memory, the gate becomes free and the next process creates the memory again. A dead member needs no successor,
-//! because every other member sends the memory too.
+//! it fills the memory, the gate becomes free and the next process creates the memory again. A dead member needs no
+//! successor, because every other member sends the memory too.
 //!
 //! Any user can take the name of an abstract socket, so both ends of a connection ask the kernel for the other end's user.
 

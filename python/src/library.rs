@@ -248,7 +248,7 @@ pub fn recording_status() -> Option<String> {
     }
 }
 
-/// Makes the main thread tag the memory with its owners the next time that it runs a bytecode.
+/// Makes the main thread record the memory of parameters, gradients, buffers and optimizer state, at its next bytecode.
 #[pyfunction]
 pub fn ask_for_tags() {
     if let Some(library) = Library::get() {

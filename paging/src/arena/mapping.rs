@@ -253,8 +253,8 @@ fn reserve(bytes: u64) -> Result<usize> {
         Error::Memory(format!("the system gave no address space for an arena of {} ({why})", size(bytes)))
     };
     let length = usize::try_from(bytes).map_err(|_| refused("more than an address can say".into()))?.max(1);
-    // SAFETY: a new anonymous mapping aliases nothing; what is unmapped is its beginning and end; the advice changes no byte of it,
-    // and may be refused.
+    // SAFETY: a new anonymous mapping aliases nothing. Only its start and end are unmapped. The advice changes no byte of
+    // it, and may be refused.
     unsafe {
         let mapping = libc::mmap(
             ptr::null_mut(),

@@ -222,7 +222,7 @@ impl Ring {
     fn copy(&self, backend: &dyn Backend, transfers: impl IntoIterator<Item = Transfer>) -> Result<()> {
         transfers.into_iter().try_for_each(|transfer| {
             // SAFETY: the caller of `Pipeline::configure` promised that the addresses are valid until the next configuration.
-            // The stream waits for the readers of what is overwritten, and new readers wait for an event after all copies.
+            // The stream waits for the readers of the overwritten bytes, and new readers wait for an event after all copies.
             unsafe { backend.copy(&transfer, self.stream) }
         })
     }

@@ -89,10 +89,10 @@ pub enum Goal {
     Budget(u64),
     /// As few bytes as possible for a forward within 2 % of the fastest in the capacity of the device.
     HideTransfers,
-    /// The bytes of two units, for the fastest forward when copies and compute take equally long.
+    /// The bytes of two units: the smallest ring in which one point's units are copied while the previous ones are used.
     ///
-    /// This is the smallest ring in which the units of one point are copied while the previous ones are used. Overlap
-    /// matters most at equal times, and such a layout also suits fewer or more inputs.
+    /// The forward is the fastest one for copies and compute that take equally long. Overlap matters most then, and such a
+    /// layout also suits fewer or more inputs.
     Smallest,
 }
 

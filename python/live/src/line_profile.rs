@@ -34,9 +34,9 @@ pub struct LineFigures {
     pub current: Counters,
     /// Highest values during an execution.
     pub peak: Counters,
-    /// Highest values, at the end of an execution, of PyTorch's allocations since the program started.
+    /// Highest total, at the end of an execution, of PyTorch's allocations since the program started.
     pub allocated: Counters,
-    /// Highest values, at the end of an execution, of PyTorch's frees since the program started.
+    /// Highest total, at the end of an execution, of PyTorch's frees since the program started.
     pub freed: Counters,
     /// Largest growth of allocated bytes during an execution, above its start.
     pub peak_growth: u64,

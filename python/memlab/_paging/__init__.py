@@ -1,2 +1,4 @@
-"""Implementation of `memlab.page`, `memlab.chunk` and `memlab.load`. Not public. `.importlinter` defines the layers of these
-files."""
+"""Implementation of `memlab.page`, `memlab.chunk` and `memlab.load`.
+
+Not public. `.importlinter` defines the layers of these files.
+"""

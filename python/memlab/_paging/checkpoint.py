@@ -91,8 +91,9 @@ def sources_in(path: str) -> Iterator[Source]:
 
 
 def give_memory(model: nn.Module, sources: dict[str, Source], dtype: torch.dtype | None, strict: bool) -> dict[int, Source]:
-    """Gives the tensors of the model uninitialised memory where they have none. Returns the source of each tensor, by its
-    id.
+    """Gives the tensors of the model uninitialised memory where they have none.
+
+    Returns the source of each tensor, by its id.
 
     Raises: KeyError, ValueError; see `memlab.load`.
     """

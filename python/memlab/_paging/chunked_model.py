@@ -66,8 +66,10 @@ class ChunkedModel:
         self.patch.guard()
 
     def _generating(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps transformers' loop around forwards. The loop asks the model for its device, which must not change within
-        it."""
+        """Wraps transformers' loop around forwards.
+
+        The loop asks the model for its device, which must not change within it.
+        """
 
         def generate(*args: Any, **kwargs: Any) -> Any:
             if self.state.stage is Stage.TRACING:
@@ -79,8 +81,10 @@ class ChunkedModel:
         return generate
 
     def _learn(self, generate: Callable[..., Any], args: Any, kwargs: Any) -> None:
-        """Generates until the order of execution is known. Leaves the streamer, the KV cache and the random state
-        untouched."""
+        """Generates until the order of execution is known.
+
+        Leaves the streamer, the KV cache and the random state untouched.
+        """
         others: dict[str, Any] = {"streamer": None, "past_key_values": copy.deepcopy(kwargs.get("past_key_values"))}
         kwargs = {name: others.get(name, value) for name, value in kwargs.items()}
         self.thread_state.only_learns = True
@@ -154,8 +158,11 @@ class ChunkedModel:
         return result if came_from is None else to_device(result, came_from)
 
     def _is_complete(self, module: nn.Module, trace: Trace) -> bool:
-        """Adds a traced forward. Returns True once it shows the order: when it is the model's forward, or a part is called
-        for the second time. (The encoder of an encoder-decoder runs before the model.)"""
+        """Adds a traced forward.
+
+        Returns True once it shows the order: when it is the model's forward, or a part is called for the second time. (The
+        encoder of an encoder-decoder runs before the model.)
+        """
         if module in self.traced:
             return True
         self.traced.add(module)
@@ -202,8 +209,10 @@ class ChunkedModel:
         self._describe(order, rest)
 
     def _modules_on_cpu(self, used_by: dict[nn.Module, set[Weight]], rest: set[Weight]) -> set[nn.Module]:
-        """Returns modules that use a weight of `rest`, and all modules in them. Adds weights in them, and weights tied to
-        those, to `rest`."""
+        """Returns modules that use a weight of `rest`, and all modules in them.
+
+        Adds weights in them, and weights tied to those, to `rest`.
+        """
         held: dict[nn.Module, set[Weight]] = {module: set() for module in self.modules}
         for weight in self.weights:
             for paged in weight.tensors:

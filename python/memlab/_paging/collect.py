@@ -78,8 +78,10 @@ def collect(
 def _rnn_weights(
     model: nn.Module, device: torch.device, by_storage: dict[int, list[_Found]]
 ) -> dict[int, Callable[[int], Weight]]:
-    """Joins the tensors of each nn.LSTM, nn.GRU and nn.RNN in `by_storage`. Returns functions that create the weights, by
-    storage."""
+    """Joins the tensors of each nn.LSTM, nn.GRU and nn.RNN in `by_storage`.
+
+    Returns functions that create the weights, by storage.
+    """
     makers: dict[int, Callable[[int], Weight]] = {}
     for module in model.modules():
         if not isinstance(module, nn.RNNBase):

@@ -77,8 +77,10 @@ def cut(survey: Survey, weights: list[Weight], capacities: Sequence[DeviceCapaci
 
 
 def _stretch_of_holders(survey: Survey, weights: list[Weight], stretch_of: dict[int, int]) -> dict[nn.Module, int]:
-    """Returns the stretch that contains each module's own weights. Weights that the survey did not use go with those before
-    them."""
+    """Returns the stretch that contains each module's own weights.
+
+    Weights that the survey did not use go with those before them.
+    """
     found = {module: stretch_of[first] for module, (first, _) in survey.held.items()}
     last = 0
     for weight in weights:

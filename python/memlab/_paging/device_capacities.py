@@ -17,8 +17,10 @@ _MEASURED = 64 << 20  # Largest copy that is timed, in bytes.
 
 
 def capacity_of(settings: Settings, memory: ArenaMemory, largest: int, activations: int) -> DeviceCapacity:
-    """Returns the capacity of a device. `largest`: bytes of the largest weight; `activations`: measured need of a forward
-    beside the weights."""
+    """Returns the capacity of a device.
+
+    `largest`: bytes of the largest weight. `activations`: bytes that a forward needs in addition to the weights.
+    """
     free = capacity(settings.device, activations)
     budget = free if settings.budget is None else largest if settings.budget == "min" else min(int(settings.budget), free)
     return DeviceCapacity(budget, _bandwidth(settings, memory))

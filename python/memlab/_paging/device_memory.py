@@ -9,7 +9,7 @@ RESERVE = 256 << 20
 
 
 def capacity(device: torch.device, activations: int, *, with_reserve: bool = True) -> int:
-    """Returns the bytes that weights may take on the device, beside the measured activations of a forward.
+    """Returns the bytes that weights may take on the device, in addition to the measured activations of a forward.
 
     Args:
         activations: Bytes.

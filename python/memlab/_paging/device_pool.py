@@ -60,8 +60,10 @@ class DevicePool:
         fallback: dict[int, list[int]],
         lookahead: int | None,
     ) -> None:
-        """Allocates device memory for a placement, and starts the pipeline on it. The previous placement is already
-        cleared."""
+        """Allocates device memory for a placement, and starts the pipeline on it.
+
+        The previous placement is already cleared.
+        """
         self.units = units
         resident = self._block(sum(u.nbytes for u, place in zip(units, placement.places, strict=True) if place is None))
         ring = self._block(placement.ring_bytes)

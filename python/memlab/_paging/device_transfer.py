@@ -12,8 +12,10 @@ from torch import Tensor
 
 
 def to_device(value: Any, device: torch.device) -> Any:
-    """Returns the value with its tensors on the device. Tensors without dimensions stay where they are, because PyTorch
-    accepts them."""
+    """Returns the value with its tensors on the device.
+
+    Tensors without dimensions stay where they are, because PyTorch accepts them.
+    """
     return with_tensors(value, lambda tensor: tensor if tensor.device == device or tensor.dim() == 0 else tensor.to(device))
 
 

@@ -25,8 +25,10 @@ from memlab._paging.torch_private import storage_key, use_count, versions_of
 
 
 class EditTracker:
-    """Detects edits and writes, and has their units copied again. `placed` is the pool's; `reload` copies one of its
-    units."""
+    """Detects edits and writes, and has their units copied again.
+
+    `placed` is the pool's; `reload` copies one of its units.
+    """
 
     def __init__(
         self,
@@ -220,8 +222,10 @@ class EditTracker:
     # Writes of forwards.
 
     def after_forward(self) -> None:
-        """Copies the writes of a forward to the arena, and from there to places in the ring. Call it with no other forward
-        in progress."""
+        """Copies the writes of a forward to the arena, and from there to places in the ring.
+
+        Call it with no other forward in progress.
+        """
         for unit in self.with_buffers:
             self.take_assigned(unit)
         if self.written.changed():

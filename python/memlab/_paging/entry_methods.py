@@ -1,5 +1,7 @@
-"""Methods besides `forward` that compute with a module's tensors, such as CLIP's ``encode_text``. A call of one is a
-forward."""
+"""Methods besides `forward` that compute with a module's tensors, such as CLIP's ``encode_text``.
+
+A call of one is a forward.
+"""
 
 from __future__ import annotations
 
@@ -61,8 +63,10 @@ def _paths_in(code: CodeType, owner: str) -> Iterator[_Path]:
 
 
 def _loads(instruction: dis.Instruction, variable: str) -> bool:
-    """Returns True if an instruction leaves a variable on top of the stack. From CPython 3.13 on, one instruction may load
-    two."""
+    """Returns True if an instruction leaves a variable on top of the stack.
+
+    From CPython 3.13 on, one instruction may load two.
+    """
     if not instruction.opname.startswith(("LOAD_FAST", "LOAD_DEREF")):
         return False
     loaded: Any = instruction.argval

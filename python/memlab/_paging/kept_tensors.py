@@ -37,8 +37,10 @@ class KeptTensors(OperationMode):
         return result
 
     def move(self, device: torch.device, modules: Collection[nn.Module], given: Any, result: Any) -> None:
-        """Moves, in place, tensors that these modules computed and that are still referenced. Excludes the caller's tensors
-        and those of the result."""
+        """Moves, in place, tensors that these modules computed and that are still referenced.
+
+        Excludes the caller's tensors and those of the result.
+        """
         known = {id(tensor) for tensor in tensors_in((given, result))}
         found: dict[int, list[Tensor]] = {}
         for reference, module in self._made.values():

@@ -1,5 +1,7 @@
-"""The base of pagers. It wraps each module's `forward` to report the position of a thread. The outermost call is a
-forward."""
+"""The base of pagers.
+
+It wraps each module's `forward` to report the position of a thread. The outermost call is a forward.
+"""
 
 from __future__ import annotations
 

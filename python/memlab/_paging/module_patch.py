@@ -101,8 +101,10 @@ class ModulePatch:
             self._set(module, SAVE_TO_STATE_DICT, PatchedMethod(module, SAVE_TO_STATE_DICT, save))
 
     def mark(self, plan: Any, release: Callable[[], None], device: torch.device) -> None:
-        """Stores the plan and the device on the model. The plan is also its attribute `memlab`, unless that name is
-        taken."""
+        """Stores the plan and the device on the model.
+
+        The plan is also its attribute `memlab`, unless that name is taken.
+        """
         self._set(self.model, MARK, Mark(self.model, plan, release))
         self._set(self.model, ACCELERATE, ExecutionDevice(device))
         if not hasattr(self.model, "memlab"):

@@ -198,8 +198,10 @@ class MultiDevicePager(ModelPager):
                 self.thread.context = None
 
     def _saved_tensors(self) -> SavedTensors:
-        """Returns the hooks of all devices for tensors that autograd saves. They are created again when a device gets
-        another placement."""
+        """Returns the hooks of all devices for tensors that autograd saves.
+
+        They are created again when a device gets another placement.
+        """
         parts = [pager.stages.saved_tensors() for pager in self.pagers]
         if self.saved is None or self.saved[0] != parts:
             self.saved = parts, SavedTensors.joined(parts)

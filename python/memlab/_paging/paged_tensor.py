@@ -99,8 +99,10 @@ class PagedTensor:
     other_holders: int = 0  # Entries and paged tensors of other devices that hold the same tensor.
 
     def view_over(self, storage: torch.UntypedStorage) -> Tensor:
-        """Returns this tensor, with its layout at paging, over other memory. The first byte of that memory is the
-        weight's."""
+        """Returns this tensor, with its layout at paging, over other memory.
+
+        The first byte of that memory is the weight's.
+        """
         dtype, shape, stride = self.layout or layout_of(self.tensor)
         return view_of(storage, dtype, self.byte_offset // dtype.itemsize, shape, stride)
 

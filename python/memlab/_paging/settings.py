@@ -69,8 +69,10 @@ class Settings:
         on_change: OnChange = "error",
         shared: str | None = None,
     ) -> Settings:
-        """Checks the arguments of `memlab.page`. Raises ValueError that names a wrong one; see `device_of` for the
-        device."""
+        """Checks the arguments of `memlab.page`.
+
+        Raises ValueError that names a wrong one; see `device_of` for the device.
+        """
         if prefetch != "auto" and (isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0):
             raise _refusal("prefetch", prefetch, '"auto" or a number of units')
         if order != "traced":
@@ -107,8 +109,10 @@ def _refusal(name: str, value: Any, wanted: str) -> ValueError:
 
 
 def device_of(device: torch.device | str) -> torch.device:
-    """Returns the device with its index. Raises RuntimeError if it does not exist, ValueError or TypeError if it is not a
-    device."""
+    """Returns the device with its index.
+
+    Raises RuntimeError if it does not exist, ValueError or TypeError if it is not a device.
+    """
     if isinstance(device, (list, tuple)):
         raise ValueError(f"device={device!r}: only memlab.page takes several devices; give one")
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from memlab._paging import compiled_code  # noqa: F401 (what a compiled model calls is marked on import)
+from memlab._paging import compiled_code  # noqa: F401 (its import excludes memlab's functions)
 from memlab._paging.arena import ArenaMemory
 from memlab._paging.module_patch import is_patched
 from memlab._paging.multi_device_pager import MultiDevicePager

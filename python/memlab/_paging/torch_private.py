@@ -297,8 +297,11 @@ def gradient_hooks(tensor: Tensor) -> dict[int, Callable[[Tensor], Tensor | None
 
 
 def will_run(node: Any) -> bool | None:
-    """Returns True if the current backward will reach a node. Call it within a backward. None: `torch.autograd.grad`
-    computes the gradient of the node's leaf, and accumulates it nowhere."""
+    """Returns True if the current backward will reach a node.
+
+    Call it within a backward. None: `torch.autograd.grad` computes the gradient of the node's leaf, and accumulates it
+    nowhere.
+    """
     if node is None:
         return False
     try:

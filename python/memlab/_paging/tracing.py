@@ -49,7 +49,7 @@ class Trace:
     gathered: dict[Weight, int] = field(default_factory=dict)  # Most bytes read by embedding lookups.
     computed: set[Weight] = field(default_factory=set)  # Used by other operations than lookups.
     escaping: set[Weight] = field(default_factory=set)  # A view of them outlives the segment in which it was created.
-    activations: int = 0  # Peak bytes on the GPU beside weights and memory held before.
+    activations: int = 0  # Peak bytes on the GPU, without weights and earlier memory.
 
     def extend(self, later: Trace) -> None:
         """Adds a later forward, because a model may run in parts, its encoder first."""

@@ -56,7 +56,7 @@ class Schedule:
 
 
 def units_by_module(units: list[Unit]) -> dict[nn.Module, list[int]]:
-    """Returns, per module, the units of its own tensors. They are loaded for a call of it outside the schedule."""
+    """Returns the units of the tensors that each module holds itself. They are loaded for a call outside the schedule."""
     needed: dict[nn.Module, dict[int, None]] = {}
     for index, unit in enumerate(units):
         for weight in unit.weights:
@@ -67,8 +67,9 @@ def units_by_module(units: list[Unit]) -> dict[nn.Module, list[int]]:
 
 
 def largest_unit(budget: int | str | None, nbytes: int) -> int:
-    """Returns the size up to which neighbours are copied together, for weights of `nbytes` in all. `budget`: bytes, "min",
-    or None.
+    """Returns the size up to which neighbours are copied together, for weights of `nbytes` in all.
+
+    `budget`: bytes, "min", or None.
 
     A unit's cost on the host does not depend on its size. Units are therefore large, but small enough for a ring to hold
     several and to use up a budget.
@@ -110,8 +111,10 @@ def schedule_of(trace: Trace, paged: list[Weight], layer_of: LayerOf | None, lar
 
 
 def without(schedule: Schedule, gone: set[Weight], paged: list[Weight]) -> Schedule:
-    """Returns the schedule without weights that are no longer copied. Points stay, so that the times measured at them stay
-    valid."""
+    """Returns the schedule without weights that are no longer copied.
+
+    Points stay, so that the times measured at them stay valid.
+    """
     number: dict[int, int] = {}
     units: list[Unit] = []
     for index, unit in enumerate(schedule.units):

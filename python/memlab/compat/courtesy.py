@@ -21,7 +21,7 @@ from memlab._tools.messages import warn_once
 if TYPE_CHECKING:
     from memlab.compat._courtesy.result import Yielded
 
-# The same wait for the program's GPU work as `memlab offload` and `memlab restore`.
+# Same limit as `memlab offload` and `memlab restore` have for the program's GPU work.
 TIMEOUT_S = 60.0
 
 

@@ -273,8 +273,9 @@ def profile(func: _Function, columns: Sequence[str] = ...) -> _Function: ...
 @overload
 def profile(func: None = None, columns: Sequence[str] = ...) -> Callable[[_Function], _Function]: ...
 def profile(func: Any = None, columns: Sequence[str] = DEFAULT_COLUMNS) -> Any:
-    """Profiles every call of a function, and prints the highest value of each figure when the program ends. A decorator,
-    with or without arguments. `columns` as for `LineProfiler.display`.
+    """Profiles every call of a function, and prints the highest value of each figure when the program ends.
+
+    A decorator, with or without arguments. `columns` as for `LineProfiler.display`.
 
     >>> import memlab
     >>> @memlab.profile(columns=("active_bytes.all.peak",))

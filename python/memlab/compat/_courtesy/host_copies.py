@@ -85,8 +85,9 @@ def move_out(storages: list[torch.UntypedStorage], streams: dict[int, int]) -> i
 
 
 def bring_back() -> int:
-    """Restores the storages that the program still uses, and returns their bytes. Until it returns, all bytes are in host
-    memory.
+    """Restores the storages that the program still uses, and returns their bytes.
+
+    Until it returns, all bytes are in host memory.
 
     Raises: torch.cuda.OutOfMemoryError if the GPU has no room: then nothing has changed. It can be called again after any
         error.

@@ -99,8 +99,10 @@ def _is_own_pool(segment: dict[str, Any]) -> bool:
 
 
 def _refuse_graphs(found: ReachableStorages, segments: Segments) -> None:
-    """Raises if a captured graph exists. It reads and writes the addresses of its capture, including parameters outside its
-    pool."""
+    """Raises if a captured graph exists.
+
+    It reads and writes the addresses of its capture, including parameters outside its pool.
+    """
     of_pools = {tuple(torch.cuda.MemPool.id.__get__(pool)) for pool in found.pools}  # type: ignore[attr-defined]
     unknown = {tuple(segment["segment_pool_id"]) for segment in segments if _is_own_pool(segment)} - of_pools
     if unknown or any(_is_captured(graph) for graph in found.graphs):

@@ -69,8 +69,10 @@ def is_bytes(column: str) -> bool:
 
 
 def value_of(column: str) -> Callable[[LineFigures], int | None]:
-    """Returns a function that reads a column's value of a line; None: unknown. Raises ValueError if the column does not
-    exist."""
+    """Returns a function that reads a column's value of a line; None: unknown.
+
+    Raises ValueError if the column does not exist.
+    """
     if column in OWN:
         return lambda figures: _own(column, figures)
     name, _, rest = column.partition(".")

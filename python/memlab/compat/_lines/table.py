@@ -22,7 +22,7 @@ class FunctionProfile:
     code: Code
     lines: Mapping[int, LineFigures]
     no_data: str | None
-    """Why there are no figures; None: there are."""
+    """Reason for missing figures; None if figures exist."""
 
     def rows(self) -> list[tuple[int, str, LineFigures | None]]:
         """Returns number, text and figures of all its lines, from the `def` line on."""
