@@ -31,8 +31,7 @@ class KnownTensors:
         self.places = KnownTensors(self.model).places
 
     def explain(self, error: RuntimeError, what: str, cure: str) -> None:
-        """Raises RuntimeError that names the tensors added to the model, if they are the reason why PyTorch found tensors on
-        two devices.
+        """Raises RuntimeError that names the added tensors, if PyTorch found tensors on two devices because of them.
 
         Returns otherwise. `what`: "paged", "chunked". `cure`: remedy for the user.
         """

@@ -72,8 +72,7 @@ def read_residents(residents: list[list[Tensor]], sources: dict[int, Source]) ->
 
 
 def files_of(sources: Collection[Source]) -> list[tuple[str | int, ...]]:
-    """Returns an identity of the files, to compare between processes: the byte ranges of each file, and its time of
-    modification."""
+    """Returns an identity of the files to compare between processes: byte ranges and modification times."""
     identities = {}
     for path in {source.path: None for source in sources}:
         found = os.stat(path)

@@ -100,8 +100,7 @@ def _rnn_weights(
 
 
 def _weight(index: int, group: list[_Found], layout: tuple[list[int], int] | None = None) -> Weight:
-    """Creates a weight of tensors over one storage, or of separate tensors with `layout`: the start of each, and the total
-    bytes."""
+    """Creates a weight of tensors over one storage, or of separate ones with `layout`: starts and total bytes."""
     separate = layout is not None
     if layout is None:
         extents = [extent(tensor) for _, tensor, _ in group]

@@ -28,8 +28,7 @@ def formulas() -> Formulas:
 def operations_of(
     known: Formulas, func: Any, args: Any, kwargs: dict[str, Any], result: Any, weights: list[Tensor], inputs: list[Tensor]
 ) -> int:
-    """Returns the floating-point operations of matrix products, convolutions and attention; 0 for others, which take little
-    time.
+    """Returns the FLOP of matrix products, convolutions and attention; 0 for other operations, which take little time.
 
     A fused operation has no formula in PyTorch. It counts as a product of the rows of the first input with each of the
     weights.

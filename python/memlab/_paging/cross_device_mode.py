@@ -1,5 +1,7 @@
-"""Moves tensors that the surveyed forward left on the first device, such as a KV cache, in the first forward on all
-devices."""
+"""Moves tensors, such as a KV cache, that the surveyed forward left on the first device.
+
+Used in the first forward on all devices.
+"""
 
 from __future__ import annotations
 

@@ -24,8 +24,7 @@ def capacity(device: torch.device, activations: int, *, with_reserve: bool = Tru
 
 
 def free_memory(device: torch.device) -> int:
-    """Returns the bytes that PyTorch can still allocate on a GPU: free on the card or cached, within the process's share of
-    the card.
+    """Returns the bytes that PyTorch can still allocate on a GPU: free or cached, within the process's share of the card.
 
     ``torch.cuda.set_per_process_memory_fraction`` sets that share.
     """

@@ -164,8 +164,7 @@ class DevicePool:
 
 
 def _unloaded(paged: PagedTensor) -> Tensor:
-    """Returns the tensor that a forward finds while the weight is not on the device: its bytes on the host, as memory of the
-    device."""
+    """Returns the form of a weight that is not on the device: its bytes on the host, as memory of the device."""
     storage = paged.weight.mapped_storage
     return paged.tensor if storage is None else paged.form_over(storage)
 

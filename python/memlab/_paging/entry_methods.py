@@ -1,6 +1,6 @@
 """Methods besides `forward` that compute with a module's tensors, such as CLIP's ``encode_text``.
 
-A call of one is a forward.
+A call of such a method is a forward.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The base of pagers.
+"""Base class of pagers.
 
 It wraps each module's `forward` to report the position of a thread. The outermost call is a forward.
 """

@@ -40,8 +40,7 @@ class Hops:
 def inputs_on(
     args: tuple[Any, ...], kwargs: dict[str, Any], devices: Sequence[torch.device], at: int
 ) -> tuple[tuple[Any, ...], dict[str, Any], bool]:
-    """Returns the arguments of a forward that begins on device `at`, and True if some of them are on other devices of the
-    model."""
+    """Returns the arguments of a forward that begins on device `at`, and True if some are on other devices of the model."""
     device = devices[at]
     if device.type == "cpu":
         return args, kwargs, False

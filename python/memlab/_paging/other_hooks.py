@@ -1,5 +1,4 @@
-"""Hooks of accelerate and diffusers: the information that memlab gives them about a paged model, and the hooks that exclude
-paging."""
+"""Hooks of accelerate and diffusers: reports a paged model to them, and refuses hooks that exclude paging."""
 
 from __future__ import annotations
 

@@ -28,8 +28,7 @@ ALIGNMENT = 512  # Of a weight, in the arena and on the device.
 
 @dataclass(eq=False)
 class ModuleEntry:
-    """Place where a module holds a tensor: a key of `_parameters` or `_buffers`, or an index of a list among its
-    attributes."""
+    """Place of a tensor in a module: a key of `_parameters` or `_buffers`, or an index of a list among its attributes."""
 
     module: nn.Module
     attribute: str  # "_parameters", "_buffers", or the name of the list.
@@ -107,8 +106,7 @@ class PagedTensor:
         return view_of(storage, dtype, self.byte_offset // dtype.itemsize, shape, stride)
 
     def twin_over(self, storage: torch.UntypedStorage) -> Tensor:
-        """Returns `view_over` in the form that the model holds: a Parameter or a buffer, with its attributes and
-        `requires_grad`.
+        """Returns `view_over` as a Parameter or buffer, as the model holds it, with its attributes and `requires_grad`.
 
         `requires_grad` influences the choice of kernels, and with it the last bits, even where no gradient is computed
         (``torch.matmul`` folds batches for a weight that requires one).

@@ -21,8 +21,7 @@ def weights_of(module: nn.RNNBase) -> list[Tensor]:
 
 
 def cudnn_layout(module: nn.RNNBase, device: torch.device) -> tuple[list[int], int] | None:
-    """Returns the start of each of `weights_of` on a GPU, in bytes, and the total bytes; None if PyTorch does not join them
-    there.
+    """Returns the start of each of `weights_of` on a GPU, and the total bytes; None if PyTorch does not join them.
 
     Reads the layout from a module of the same sizes, which briefly takes twice their memory on the device.
     """

@@ -59,8 +59,10 @@ class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
 
     @classmethod
     def joined(cls, several: list[SavedTensors]) -> SavedTensors:
-        """Joins the hooks for the weights of several devices into one. (Separate hooks would treat each other as
-        foreign.)"""
+        """Joins the hooks for the weights of several devices into one.
+
+        Separate hooks would treat each other as foreign.
+        """
         one = cls([], torch.device("cpu"))
         for each in several:
             one.by_storage |= each.by_storage

@@ -196,8 +196,7 @@ class Stages:
             self.state.add_resident(WRITTEN, weight.padded_nbytes)
 
     def _paged(self) -> list[Weight]:
-        """Returns the weights that are copied: neither those that operations write to, nor tables of which few rows are
-        read."""
+        """Returns the weights that are copied: no weights that operations write to, and no tables with few rows read."""
         trace = self.trace
         gathered = {
             weight
@@ -208,8 +207,10 @@ class Stages:
         return [weight for weight in self.weights if weight not in gathered and weight not in trace.written]
 
     def _layer_of(self) -> LayerOf | None:
-        """Returns the calls that form one unit: blocks if they run in micro-batches, modules of at most `max_layer_size`
-        parameters."""
+        """Returns a function that finds the call whose segments form one unit; None without such calls.
+
+        They are calls of blocks that run in micro-batches, and of modules with at most `max_layer_size` parameters.
+        """
         most, modules = self.settings.max_layer_size, [wrapped.module for wrapped in self.wrapped]
         if not self.blocks and most < 0:
             return None

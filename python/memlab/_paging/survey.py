@@ -140,8 +140,7 @@ class SurveyTracer(Tracer):
         return result
 
     def _note_need(self, key: int | None, written: bool) -> None:
-        """Blocks the borders that an operation makes impossible because it reads or writes a storage from another
-        position."""
+        """Blocks the borders that are impossible because an operation uses a storage from another position."""
         position, made = self.position, self.made.get(key, -1)
         reached = made
         for call in self.open_calls:

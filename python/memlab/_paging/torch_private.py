@@ -270,8 +270,7 @@ stream_of: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream",
 
 
 def version_of(tensor: Tensor) -> int:
-    """Returns the number of operations that have written to a tensor; 0 for an inference tensor, which does not count
-    them."""
+    """Returns the number of operations that wrote to a tensor; 0 for an inference tensor, which does not count them."""
     try:
         return tensor._version
     except RuntimeError:
@@ -337,8 +336,7 @@ def may_return_view(func: Any) -> bool:
 
 
 def rnn_weights(module: nn.RNNBase) -> list[Tensor | None]:
-    """Returns the parameters of an nn.LSTM, nn.GRU or nn.RNN in PyTorch's order; None for entries that are not plain
-    parameters."""
+    """Returns the parameters of an nn.LSTM, nn.GRU or nn.RNN in PyTorch's order; None if not a plain parameter."""
     return [module._parameters.get(name) for name in module._flat_weights_names]
 
 
@@ -348,8 +346,9 @@ def has_tensors(module: nn.Module) -> bool:
 
 
 def exclude_from_compile(function: Any, *, calls: bool = False) -> None:
-    """Makes torch.compile run a function as it is, and compile its calls only; with `calls` not even these, from PyTorch 2.7
-    on.
+    """Makes torch.compile run a function as it is, and compile only its calls.
+
+    With `calls`, these are not compiled either, from PyTorch 2.7 on.
 
     The marks are those of ``torch.compiler.disable(recursive=False)``, which would import the whole compiler.
     """

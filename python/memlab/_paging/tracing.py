@@ -130,8 +130,7 @@ class Tracer(OperationMode):
         return result
 
     def _note_view_or_use(self, args: Any, kwargs: Any, result: Any) -> None:
-        """Records a use after an operation that may return a view of an argument: without a view, the operation has read the
-        argument.
+        """Records a view, or a read, after an operation that may return a view of an argument.
 
         (In inference mode ``to``, ``reshape`` and ``contiguous`` are such operations, with or without a copy.)
         """

@@ -168,8 +168,7 @@ def _points(group: list[tuple[Segment, list[Weight]]], number: dict[Weight, int]
 
 
 def _add_unused(schedule: Schedule, paged: list[Weight], number: dict[Weight, int]) -> None:
-    """Adds units for weights that the traced forward did not use (a branch not taken): one per module, loaded when it is
-    called."""
+    """Adds units for unused weights (of a branch not taken): one per module, loaded when it is called."""
     by_module: dict[int, list[Weight]] = {}
     for weight in paged:
         if weight not in number:

@@ -49,15 +49,16 @@ class InspectNetwork:
         return sum(parameter.numel() for parameter in self.network.parameters())
 
     def get_intermediate_variable_count(self) -> int:
-        """Returns the number of elements that forward keeps for backward for one sample, outputs included, counted in the
-        network's type."""
+        """Returns the number of elements that forward keeps for backward for one sample.
+
+        Includes outputs, and counts in the network's type.
+        """
         dtypes = [parameter.dtype for parameter in self.network.parameters() if parameter.is_floating_point()]
         dtype = self._options.get("amp") or (dtypes[0] if dtypes else torch.get_default_dtype())
         return self.report.activation_bytes(1) // dtype.itemsize
 
     def bytes(self, batch: int) -> int:
-        """Returns the bytes allocated at the peak of a training with this batch size,
-        ``torch.cuda.max_memory_allocated()``."""
+        """Returns the peak bytes of a training with this batch size, ``torch.cuda.max_memory_allocated()``."""
         return self.report.peak(batch).allocated
 
     def table(self, batch: int = 1) -> str:

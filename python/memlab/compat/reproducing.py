@@ -42,8 +42,7 @@ def determinize(seed: int | None = None, be_deterministic: bool = True) -> None:
 
 
 def is_equal_network(one: nn.Module, other: nn.Module) -> bool:
-    """Returns True if two networks have the same parameters and buffers, to the bit: a NaN equals its copy, and 0.0 not
-    -0.0.
+    """Returns True if two networks have bit-identical parameters and buffers: a NaN equals its copy, and 0.0 not -0.0.
 
     >>> import memlab, torch
     >>> memlab.is_equal_network(torch.nn.Linear(2, 2), torch.nn.Linear(2, 3))
@@ -53,8 +52,7 @@ def is_equal_network(one: nn.Module, other: nn.Module) -> bool:
 
 
 def first_difference(one: nn.Module, other: nn.Module, error: float = 0.0) -> str | None:
-    """Returns the name of the first parameter or buffer in which two networks differ by more than `error`; None: no
-    difference.
+    """Returns the name of the first parameter or buffer that differs by more than `error`; None: no difference.
 
     A name that only one network has, another shape and another type are differences. With an `error` of 0, different bits
     are too (a NaN equals its copy, and 0.0 not -0.0). With a larger one, NaN equals nothing.

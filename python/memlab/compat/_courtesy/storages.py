@@ -1,5 +1,4 @@
-"""Finds the CUDA storages that Python can reach: of tensors, of their gradients, and of tensors that autograd saved for
-backward.
+"""Finds the CUDA storages that Python can reach: of tensors, their gradients, and tensors saved by autograd.
 
 Nothing is computed or unpacked: saved-tensor hooks (checkpointing, offloading) are not called.
 """

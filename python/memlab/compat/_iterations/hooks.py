@@ -58,8 +58,7 @@ class IterationHooks:
         self._output_gradients.clear()
 
     def optimizer_state(self, devices: Iterable[torch.device]) -> int:
-        """Returns the bytes on these devices of the state of all optimizers that have stepped with the model's
-        parameters."""
+        """Returns the bytes, on these devices, of the state of optimizers that have stepped with the model's parameters."""
         there = set(devices)
         tensors = {
             id(tensor): tensor

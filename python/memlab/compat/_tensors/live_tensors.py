@@ -88,8 +88,7 @@ def tensor_types() -> list[type]:
 
 
 def held_by_pytorch_alone(tensors: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """Returns the tensors that Python refers to, and those that no Python object does: PyTorch keeps them, as autograd does
-    for backward.
+    """Returns the tensors that Python refers to, and the tensors that only PyTorch keeps, such as autograd for backward.
 
     PyTorch keeps the Python object of a tensor alive while its C++ code holds the tensor. `tensors` has to be the only list
     that they are in. The second list is empty for versions of PyTorch whose reference counts do not show this, such as 2.4.
