@@ -2,9 +2,10 @@
 //!
 //! The forward is a circular schedule of points. Each point lists the units that must be on the device until the next point.
 //! A unit either stays on the device, or has one placement in the ring, so its address never changes. Loading a unit evicts
-//! the units that overlap it. A thread that reaches a point releases the units it no longer needs, acquires the units it
-//! does need, and queues copies for later points, including those of the next forward. Events order the streams, and the
-//! host does not wait.
+//! the units that overlap it.
+//!
+//! A thread that reaches a point releases the units it no longer needs, and acquires the units it does need. It then queues
+//! copies for later points, including those of the next forward. Events order the streams, and the host does not wait.
 
 mod capture;
 mod checked_configuration;

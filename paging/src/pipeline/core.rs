@@ -39,8 +39,8 @@ pub struct PipelineState {
     pub fresh: bool,
     /// True once a forward was captured.
     ///
-    /// Replayed graphs fill the ring without notice, so a forward assumes an empty ring at its start, and the caller's
-    /// stream waits for its copies at its end.
+    /// Replayed graphs fill the ring without notice. A forward therefore assumes an empty ring at its start, and makes the
+    /// caller's stream wait for its copies at its end.
     pub bounded: bool,
     /// Threads that wait for units held by other threads, in order of arrival.
     pub waiting: Vec<u64>,

@@ -1,9 +1,11 @@
 //! Figures by line of profiled functions.
 //!
-//! The figures have two sources. *Marks* record the moment when a profiled function begins a line. The line runs between two
-//! marks of a frame, and its peak is the highest value of PyTorch's counters meanwhile, on any thread. *Stacks* of
-//! allocations name the lines that an allocation belongs to: on any thread, in backward (with the stack of the forward
-//! operation), and in recursion, where a line that occurs twice in a stack is counted once.
+//! The figures have two sources:
+//!
+//! - *Marks* record the moment when a profiled function begins a line. The line runs between two marks of a frame. Its peak is
+//!   the highest value of PyTorch's counters during that time, on any thread.
+//! - *Stacks* of allocations name the lines that an allocation belongs to: on any thread, in backward (with the stack of the
+//!   forward operation), and in recursion. A line that occurs twice in a stack is counted once.
 
 use std::sync::Arc;
 

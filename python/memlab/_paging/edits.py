@@ -1,8 +1,7 @@
 """Changes of weights: edits between forwards, and writes in forwards.
 
 PyTorch counts the writes to a tensor in its version, but not those to its ``.data`` or its NumPy array. A unit is therefore
-copied again too if one of its tensors was read from a module since the last forward, or if the program holds it or its
-memory.
+also copied again if the program has read one of its tensors from a module since the last forward, or holds it or its memory.
 """
 
 from __future__ import annotations

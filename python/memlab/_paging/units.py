@@ -11,9 +11,8 @@ from torch import nn
 from memlab._paging.paged_tensor import Weight
 from memlab._paging.tracing import Segment, Trace
 
-# Neighbours are copied together, because queueing a small copy costs more than the copy: up to the smaller size with a
-# budget, and up to the larger one without. Their copies take 0.3 and 1.2 ms on a PCIe 5 bus, and queueing one takes some
-# 0.03.
+# Neighbours are copied together, because queueing a small copy costs more than the copy. The limit is the smaller size with
+# a budget, and the larger one without. Their copies take 0.3 and 1.2 ms on a PCIe 5 bus, and queueing one takes some 0.03.
 SMALL_UNIT, LARGE_UNIT = 16 << 20, 64 << 20
 # Number of units that is enough to hide the copies of a model behind its computation.
 ENOUGH_UNITS = 48

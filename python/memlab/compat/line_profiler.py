@@ -1,7 +1,7 @@
 """`memlab.LineProfiler`, `memlab.profile` and `memlab.profile_every`: GPU memory by line of chosen functions.
 
-The names are those of pytorch_memlab. The figures come from the live books: allocations are attributed by their Python
-stacks, and a line's peak is the highest number of allocated bytes while it ran.
+The names are those of pytorch_memlab. The figures come from the live books. Allocations are attributed by their Python
+stacks. A line's peak is the highest number of allocated bytes while it ran.
 """
 
 from __future__ import annotations

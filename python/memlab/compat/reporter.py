@@ -25,8 +25,9 @@ class MemReporter:
     `model` names parameters and buffers, and `add_optimizer` names the state of an optimizer. `pre_collect` collects garbage
     before each report. The reporter keeps neither models nor tensors alive.
 
-    On a GPU the report ends with the memory that no Python object holds: tensors that autograd keeps for backward, by layer
-    and line, workspaces, the allocator's cache, the context and other processes. The sum is all memory in use on the GPU.
+    On a GPU the report ends with the memory that no Python object holds. These are tensors that autograd keeps for backward,
+    by layer and line, and workspaces, the allocator's cache, the context and other processes. The sum is all memory in use on
+    the GPU.
 
     >>> import torch
     >>> from memlab import MemReporter

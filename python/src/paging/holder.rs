@@ -33,8 +33,10 @@ impl Boundaries {
         Self { enter_key, exit_key, at_enter, at_exit, needs: Mutex::default() }
     }
 
-    /// Sets two flags, for a point of the schedule at the start and at the end of a call, and the streamed units with
-    /// weights that the module itself holds.
+    /// Sets the points and the needs of a module.
+    ///
+    /// `at_enter` and `at_exit` are true if the schedule has a point at the start or the end of a call. `needs` contains the
+    /// streamed units with weights that the module itself holds.
     fn watch(&self, at_enter: bool, at_exit: bool, needs: Vec<u32>) {
         self.at_enter.store(at_enter, Ordering::Relaxed);
         self.at_exit.store(at_exit, Ordering::Relaxed);
