@@ -317,7 +317,7 @@ impl Device {
 
     /// Reads device memory.
     ///
-    /// Blocks until the bytes are here.
+    /// Blocks until the read is done.
     pub fn read(&self, from: u64, to: &mut [u8]) -> Result<()> {
         call!(self.functions, copy_to_host(to.as_mut_ptr().cast(), from, to.len()))
     }

@@ -45,8 +45,9 @@ type Failure = (u64, u64, u64, u64);
 
 #[pymethods]
 impl AllocatorModel {
-    /// `settings`: as in `PYTORCH_ALLOC_CONF`.
+    /// Creates the allocator of a card.
     ///
+    /// `settings`: as in `PYTORCH_ALLOC_CONF`.
     /// `available`: bytes of the card's `total` that segments may take; `None`: no limit. `torch`: the version of PyTorch,
     /// (2, 11) for 2.11; `None`: the newest.
     #[new]

@@ -10,8 +10,9 @@ use pyo3::prelude::*;
 use crate::arena::Arena;
 use crate::error::raised;
 
-/// Copies weights from an arena to a device in the order of the forward pass, ahead of the compute. Without a `device`, a
-/// thread copies to host memory, with at most `bytes_per_second`.
+/// Copies weights from an arena to a device in the order of the forward pass, ahead of the compute.
+///
+/// Without a `device`, a thread copies to host memory, with at most `bytes_per_second`.
 #[pyclass(frozen, module = "memlab._native")]
 pub struct Pipeline {
     /// `None` once it is being dropped.

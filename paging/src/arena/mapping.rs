@@ -20,7 +20,7 @@ use crate::parallel::{cores, in_parallel, pieces};
 /// Some systems refuse larger ones. No copy crosses a border between two chunks.
 pub const PIN_GRANULE: u64 = 1 << 30;
 
-/// One mapping.
+/// One mapping of host memory.
 ///
 /// It is anonymous, except for a part that other processes may share. Pages are committed on the first write.
 ///

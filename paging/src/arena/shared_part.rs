@@ -68,7 +68,7 @@ impl SharedPart {
 
     fn set_protection(&self, start: u64, bytes: usize, protection: libc::c_int) -> Result<()> {
         let address = ptr::with_exposed_provenance_mut(self.address + start as usize);
-        // SAFETY: the range is inside the mapping, which is this part's. Code that writes to it asks `is_writable` before.
+        // SAFETY: the range is inside the mapping, which is this part's. Code that writes to it checks `is_writable` first.
         match unsafe { libc::mprotect(address, bytes, protection) } {
             0 => Ok(()),
             _ => Err(Error::Failed(format!("mprotect failed: {}", std::io::Error::last_os_error()))),
@@ -78,7 +78,7 @@ impl SharedPart {
 
 impl Drop for SharedPart {
     fn drop(&mut self) {
-        // SAFETY: mapped in `map`; whoever has an address in it keeps the arena alive. (The arena unmaps its own range.)
+        // SAFETY: mapped in `map`; code that has an address in it keeps the arena alive. (The arena unmaps its own range.)
         unsafe { libc::munmap(ptr::with_exposed_provenance_mut(self.view), self.bytes() as usize) };
     }
 }

@@ -1,6 +1,6 @@
 //! Host memory in place of device memory, for tests and for machines without a device.
 //!
-//! A thread copies, optionally at a set speed. The pipeline in front of it is the same.
+//! A thread copies, optionally at a set speed. The pipeline is the same as for a device.
 //!
 //! Compute happens on the calling threads, so they wait for copies themselves.
 

@@ -65,7 +65,9 @@ pub trait Backend: Send + Sync {
     /// If the device cannot create a stream.
     fn create_stream(&self) -> Result<Stream>;
 
-    /// Destroys a stream. No copy is in progress afterwards; copies that had not started may be dropped.
+    /// Destroys a stream.
+    ///
+    /// No copy is in progress afterwards; copies that had not started may be dropped.
     fn destroy_stream(&self, stream: Stream);
 
     /// Creates an event.

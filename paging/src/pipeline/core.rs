@@ -52,7 +52,7 @@ pub struct PipelineState {
 }
 
 impl PipelineCore {
-    /// An empty state with a stream for copies.
+    /// Creates an empty state with a stream for copies.
     pub fn new(arena: Arc<Arena>, backend: Arc<dyn Backend>, copies_block: bool) -> Result<Self> {
         let state = PipelineState {
             configuration: Arc::default(),

@@ -382,7 +382,7 @@ enum Step {
     InUse,
 }
 
-/// Interval between two checks whether a waiting caller continues.
+/// Longest wait before the caller decides again whether to continue.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 fn block(core: &PipelineCore, event: Event, unlocked: Unlocked) -> Result<()> {

@@ -21,7 +21,7 @@ use crate::error::Result;
 const GREETING: [u8; 8] = *b"memlab 1";
 const MESSAGE_BYTES: usize = GREETING.len() + mem::size_of::<u64>();
 
-/// Interval between two checks whether a waiting process continues.
+/// Longest wait before a process decides again whether to continue.
 const WAIT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Longest time that a live member needs to answer, on a busy machine.

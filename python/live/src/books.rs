@@ -13,7 +13,7 @@ use crate::line_profile::{Function, LineProfile};
 use crate::mark::Mark;
 use crate::watch::Watch;
 
-/// A newer memlab than this one wrote the lines.
+/// Error for lines that a newer memlab wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrongVersion(pub u32);
 

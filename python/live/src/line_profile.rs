@@ -65,7 +65,7 @@ struct OpenLine {
     sample_at_start: Option<Box<Sample>>,
 }
 
-/// Lines that count a block.
+/// A block that the profile counted, with its lines.
 struct CountedBlock {
     lines: Arc<[Key]>,
     bytes: u64,
