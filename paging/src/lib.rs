@@ -54,8 +54,8 @@
 //! pipeline::ring, pipeline::timing            units on the device; compute time of points
 //! pipeline::checked_configuration, pipeline::counters, pipeline::unit_set
 //! pipeline::configuration, pipeline::unlocked
-//! offload_stream                                        copies activations to the host and back
-//! offload_stream::host_ranges                                host memory of these copies
+//! offload_stream                              copies activations to the host and back
+//! offload_stream::host_ranges                 host memory of these copies
 //! events                                      a pool of events
 //! recomputation                               tensors to recompute instead of copying
 //! memory, plan                                device memory; resident units, and places of the others
