@@ -16,7 +16,7 @@ CRITERION = nn.CrossEntropyLoss()
 
 
 class Around(nn.Module):
-    """A layer of one's own between layers with dropout."""
+    """A given layer between layers with dropout."""
 
     def __init__(self, between):
         super().__init__()

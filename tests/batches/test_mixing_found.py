@@ -94,7 +94,7 @@ def test_samples_that_meet_are_found_or_make_no_difference(kind, dtype):
         except RuntimeError as error:
             assert "depend on which others are in its batch" in str(error)
             refused.append(strength)
-    # AND mixing above rounding is refused
+    # AND only mixing above rounding is refused
     assert 1.0 in refused
     assert min(refused) >= rounding / 32
 

@@ -1,4 +1,4 @@
-"""Small programs that memlab once answered wrongly, each with the answer that is right."""
+"""Small programs that memlab once handled wrongly, each with its correct result."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def answer(memlab):
-    """What a program prints as JSON, on a simulated card with that much memory."""
+    """JSON output of a program on a simulated card with that much memory."""
 
     def answer(name, *arguments, gibibytes=8):
         env = {"PYTHONPATH": ROOT / "python"}
@@ -26,9 +26,9 @@ def answer(memlab):
 
 def test_gradients_are_those_of_the_whole_batch_or_refused(answer):
     pytest.importorskip("transformers")
-    # GIVEN rows with Python's numbers, rows that depend on earlier ones, and a loss that balances experts over a batch
+    # GIVEN rows with Python numbers, rows that depend on earlier ones, and a loss that balances experts over a batch
     found = answer("wrong_gradients.py")
-    # THEN the first are cut with their rows and give the gradients of the whole batch, AND the others are refused
+    # THEN the first are split with their rows and give the gradients of the full batch, AND the others are refused
     assert found["lengths as a list"] < 1e-5
     assert "depend on which others are in its batch" in found["time first"]
     assert "balances experts" in found["balanced experts"]
@@ -41,7 +41,7 @@ def test_a_list_of_modules_on_the_cpu_gets_inputs_of_the_cpu(answer):
 
 @pytest.mark.parametrize("kind", ["replay", "pieces"])
 def test_no_step_takes_more_memory_than_allowed(answer, kind):
-    # GIVEN a limit of 700 MiB; WHEN a batch is computed four times; THEN no step allocates more, AND most of it is used
+    # GIVEN a limit of 700 MiB; WHEN a batch is computed four times; THEN no step exceeds it, AND most of it is used
     assert 600 * MIB < answer("memory_limit.py", kind, "700") <= 700 * MIB
 
 
