@@ -584,7 +584,7 @@ def on_ranks(memlab, program):
 def test_ranks_that_have_shards(memlab):
     """GIVEN two ranks with shards of a model (fully_shard), with different numbers of samples and targets
     WHEN each runs its samples in micro-batches, the same number on both
-    THEN mean losses cover the targets of all ranks, other losses are the ranks' own, both as with full batches, and each of
+    THEN mean losses cover the targets of all ranks, and other losses are the ranks' own, as with full batches. AND each of
     the model's three groups of parameters is averaged once. AND calls that would block a rank for ever are refused."""
     for output in on_ranks(memlab, "sharded_ranks.py"):
         assert max(output["errors"].values()) <= 1e-13, output["errors"]

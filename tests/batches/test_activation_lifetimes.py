@@ -203,7 +203,7 @@ def test_a_host_without_memory(block, monkeypatch, capfd):
 
 
 def test_forwards_without_gradients_leave_no_trace(block):
-    # GIVEN evaluations among the steps of a training
+    # GIVEN evaluations among the steps of a training run
     def loss_of(model, step):
         with torch.no_grad():
             model.eval()(numbers(48, 32, seed=step))

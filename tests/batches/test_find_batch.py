@@ -75,7 +75,7 @@ def test_failed_tries_leave_nothing(memlab):
         print(json.dumps([found, len(errors), torch.cuda.memory_reserved()]))
     """
     run = memlab.python("-c", program, preload=False, memory="2GiB", env={"PYTHONPATH": ROOT / "python"})
-    # THEN each try has the whole GPU: it fits two tensors of 64 MiB per row at most 15 times, beside the context
+    # THEN each try has the whole GPU: at two tensors of 64 MiB per row, at most 15 rows fit beside the context
     assert run.code == 0, run.errors
     found, failed, reserved = json.loads(run.output)
     assert 8 <= found <= 15 and failed > 0 and reserved == 0

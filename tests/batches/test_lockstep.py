@@ -350,7 +350,7 @@ def test_checkpoints_draw_again_what_they_drew(reentrant):
     assert float((gradients(ours) - gradients(theirs)).norm() / gradients(theirs).norm()) <= 1e-13
 
 
-# What the caller's thread has. --------------------------------------------------------------------------------------------
+# State of the caller's thread. --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -418,7 +418,7 @@ def test_forward_hooks_run_once_in_each_micro_batch():
     assert done == [(range(0, 5), 13), (range(5, 10), 13), (range(10, 13), 13)]
 
 
-# What cannot be. ----------------------------------------------------------------------------------------------------------
+# Failures and refusals. ---------------------------------------------------------------------------------------------------
 
 
 class Failing(nn.Module):

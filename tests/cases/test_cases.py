@@ -57,12 +57,12 @@ def test_the_simulated_card_computes_zeros(answer):
 
 @pytest.mark.parametrize(("batch", "reserved"), [(6, 1_121_976_320), (10, 1_845_493_760)])
 def test_a_3d_unet_reserves_what_it_does_on_a_card(memlab, batch, reserved):
-    # GIVEN a 3D U-Net with mixed precision, whose last filter is 1x1x1, and what it reserved on an H100 with PyTorch 2.11
+    # GIVEN a 3D U-Net with mixed precision, whose last filter is 1x1x1, and its reserved bytes on an H100 with PyTorch 2.11
     command = [memlab.command, "plan", "--card", "h100", "--training-only", "--steps", "3", "--batch", batch, "--json"]
     command += ["--", PYTHON, PROGRAMS / "unet3d.py", batch]
     # WHEN it is planned
     plan = subprocess.run([str(part) for part in command], capture_output=True, text=True, env=memlab.environment())
-    # THEN it reserves that, within 2 %: versions of PyTorch and cuDNN differ by about 1 %
+    # THEN the planned reserved bytes match, within 2 %: versions of PyTorch and cuDNN differ by about 1 %
     assert plan.returncode == 0, plan.stderr
     [row] = json.loads(plan.stdout)["batches"]
     assert row["peak_reserved_bytes"] == pytest.approx(reserved, rel=0.02)

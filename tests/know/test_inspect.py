@@ -72,7 +72,7 @@ def test_what_a_report_says(linear):
     # AND cards have names and sizes
     assert 0 < linear.largest_batch("24GiB") == linear.largest_batch(24 * GIB) < linear.largest_batch("a100-40gb")
     assert linear.largest_batch(GIB // 2) == 0
-    # AND settings begin with today's
+    # AND the first settings are the current ones
     today, *others = linear.settings("24GiB")
     assert today.is_current and today.largest_batch == linear.largest_batch("24GiB")
     assert "expandable_segments:True" in [other.allocator for other in others]

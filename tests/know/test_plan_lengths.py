@@ -144,7 +144,7 @@ class Attention(nn.Module):
 
 @pytest.mark.long
 def test_inspect_takes_lengths(memlab):
-    # GIVEN a model whose batch has tensors with a length and one without, and the lengths of a training
+    # GIVEN a model whose batch has tensors with a length and one without, and the lengths of a training run
     batch = {"ids": torch.zeros(4, 32, dtype=torch.long), "scale": torch.ones(4)}
     lengths = numpy.array([500, 100, 740, 300, 760, 620, 1000, 80, 900] * 3)
     # WHEN it is inspected with them; THEN each order and setting has its figures, for the batch's number of rows

@@ -30,7 +30,7 @@ def outcome(memlab, *arguments, offload=IN_PLACE, preload=False, memory="1GiB", 
 
 @BOTH
 def test_a_training_goes_on_as_if_nothing_had_happened(memlab, offload):
-    # GIVEN a training; WHEN its memory is yielded twice between steps, and once between a forward and its backward
+    # GIVEN a training run; WHEN its memory is yielded twice between steps, and once between a forward and its backward
     undisturbed, _ = outcome(memlab, "training", "undisturbed")
     yielding, errors = outcome(memlab, "training", "yielding", offload=offload)
     # THEN each step equals an undisturbed one: autograd's saved tensors, parameters, buffers, optimizer state

@@ -62,7 +62,7 @@ def lines(run):
 
 @pytest.mark.parametrize("settings", [NATIVE, EXPANDABLE, ASYNC])
 def test_out_of_memory_at_the_same_allocation(memlab, settings):
-    # GIVEN a training that keeps more with every step, on a card of 1 GiB
+    # GIVEN training that keeps more with every step, on a card of 1 GiB
     alone = lines(on_a_small_card(memlab, "train", size="1GiB", env=allocator(settings)))
     # WHEN it runs on a card of 8 GiB under a limit of 1 GiB
     run = limited(memlab, "train", 900, limit="1GiB", env=allocator(settings))
@@ -71,9 +71,9 @@ def test_out_of_memory_at_the_same_allocation(memlab, settings):
     failure, most = alone
     assert failure["step"] > 10 and failure["lines"]
     assert most["most"] + CONTEXT <= 1024 * MIB
-    # AND the card never held more for it
+    # AND the card never held more for the program
     assert 900 * MIB <= sampled(run.trace) <= 1024 * MIB
-    # AND the trace has the out-of-memory events and the card as without a limit
+    # AND the trace has the out-of-memory events, and the same figures of the card as without a limit
     if settings == NATIVE:
         small = memlab.python(PROGRAM, "train", memory="1GiB", env={"MEMLAB_OUTPUT": "small.trace"})
         assert ooms(memlab.folder / "small.trace") == ooms(run.trace) != [], small.errors

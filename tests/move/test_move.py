@@ -49,7 +49,7 @@ def end(process, until):
     ids=["eager", "graph", "expandable_segments", "many"],
 )
 def test_cycles_at_random_moments(memlab, arguments, env, cycles):
-    # GIVEN a training with AdamW
+    # GIVEN training with AdamW
     expected = undisturbed(memlab, *arguments, steps=2)
     assert expected[0] == expected[1]
     until = memlab.folder / "enough"
@@ -76,7 +76,7 @@ def test_cycles_at_random_moments(memlab, arguments, env, cycles):
 
 @pytest.mark.long
 def test_host_memory_can_be_ready_before_the_first_offload(memlab):
-    # GIVEN a training started with --offload=ready, whose memory grows as it begins
+    # GIVEN training started with --offload=ready, whose memory grows as it begins
     until = memlab.folder / "enough"
     process = train(memlab, until, "--ballast", 100, env={"MEMLAB_OFFLOAD": "ready"})
     # WHEN it stops growing
@@ -96,7 +96,7 @@ def test_host_memory_can_be_ready_before_the_first_offload(memlab):
         away = control.status(process.pid)
         assert (away["arena_bytes"], away["host_bytes"]) == (before["arena_bytes"], moved)
         control.operate(process.pid, "restore")
-    # AND the training computes the same
+    # AND the training has the same results
     expected = undisturbed(memlab, "--ballast", 100, steps=1)[0]
     assert all(step == expected for step in end(process, until))
 
@@ -109,7 +109,7 @@ def test_host_memory_can_be_ready_before_the_first_offload(memlab):
     ],
 )
 def test_a_training_goes_on_where_host_memory_cannot_be_made_ready(memlab, env, says):
-    # GIVEN a training started with --offload=ready, and less host memory than its first tensor needs
+    # GIVEN training started with --offload=ready, and less host memory than its first tensor needs
     until = memlab.folder / "enough"
     process = train(memlab, until, "--first", 100, env={"MEMLAB_OFFLOAD": "ready", **env})
     # THEN one line reports it
@@ -122,7 +122,7 @@ def test_a_training_goes_on_where_host_memory_cannot_be_made_ready(memlab, env, 
 
 
 def test_the_card_is_free_while_the_training_is_offloaded(memlab):
-    # GIVEN a training that fills most of a card
+    # GIVEN training that fills most of a card
     until = memlab.folder / "enough"
     process = train(memlab, until, "--ballast", 320, memory="1GiB")
     # WHEN it is offloaded
@@ -219,7 +219,7 @@ def test_two_trainings_take_turns(memlab):
 
 
 def test_pages_are_offloaded_while_the_training_runs(memlab):
-    # GIVEN a training, and its optimizer's memory from its trace
+    # GIVEN a training run, and its optimizer's memory from its trace
     expected = undisturbed(memlab, steps=1)[0]
     until = memlab.folder / "enough"
     process = train(memlab, until)

@@ -249,7 +249,7 @@ def test_a_program_can_end_while_offloaded(memlab, ending):
         environment = {"MEMLAB": "1", "MEMLAB_OFFLOAD": "1"}
         pid = parent.do(f"child = Other(**{environment})", "child.do('use(0)')", "child.process.pid")
         free = parent.do("free_bytes()")
-        # AND an exit handler that uses the card
+        # AND an exit handler of the process that uses the card
         parent.do(
             "child.do('libc, fill = ctypes.CDLL(None), lambda *_: cu.cuMemsetD8_v2(ctypes.c_uint64(a.address), 1, 1)')",
             "child.do('late = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p)(fill)')",
@@ -285,7 +285,7 @@ def test_a_program_can_end_while_offloaded(memlab, ending):
 
 @pytest.mark.parametrize("settings", ["", "expandable_segments:True", "backend:cudaMallocAsync"])
 def test_trainings(memlab, settings):
-    # GIVEN a training with data loader workers, and tensors that do not change
+    # GIVEN training with data loader workers, and tensors that do not change
     env = {"PYTORCH_CUDA_ALLOC_CONF": settings} if settings else {}
     with Program(memlab, sys.executable, PROGRAMS / "loading.py", env=env) as program:
         assert program.process.stdout.readline() == "ready\n"

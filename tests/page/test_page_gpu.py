@@ -130,7 +130,7 @@ def test_share_of_the_card(memlab):
 def test_the_edge_of_the_card(memlab):
     # GIVEN a process with exactly the room for two layers and the activations
     (found,) = lines(memlab.python(PROGRAMS / "paged.py", "edge", preload=False, env=environment()))
-    # THEN weights get the ring's usual reserve: one layer is copied while another computes
+    # THEN weights also use the memory reserved for later forwards: one layer is copied while another computes
     assert 2 * found["largest"] <= found["ring"] < found["reserved"] <= found["allowed"]
 
 
@@ -143,7 +143,7 @@ def test_a_host_that_is_slower_than_the_gpu(memlab):
     # WHEN two settled forwards were timed, THEN memlab replans, with few enough copies to cost 2 %
     assert slow[1:3] == [12, 12]
     assert 1 <= slow[3] <= 4 and slow[3:] == [slow[3]] * 3
-    # AND one forward that was slow by chance changes nothing, whether the other one is quick or has another input
+    # AND a single slow forward changes nothing, whether the other one is quick or has another input
     assert once[1:] == alone[1:] == [12] * 5
 
 

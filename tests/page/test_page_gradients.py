@@ -95,7 +95,7 @@ def test_gradients_of_weights_requested_within_a_forward():
         # THEN the gradient of a weight is refused, because it would be lost
         with pytest.raises(RuntimeError, match=r"a gradient was asked for a weight.*freeze"):
             loss.backward()
-    # AND the gradient of its input works
+    # AND the gradient of its input is computed
     for _ in range(2):
         x = torch.randn(2, 64, requires_grad=True)
         loss = call(model, (x,)).square().sum()
@@ -139,7 +139,7 @@ def test_requires_grad_is_unchanged_in_forwards(budget):
         kept.requires_grad_(requires)
         call(model, (torch.randn(2, 64),))
         expected.append(requires)
-    # THEN its forwards see the same as unpaged, each time
+    # THEN its forwards record the same as unpaged, each time
     assert model[1].recorded == model[2].recorded == expected and model[0].recorded == [True] * len(expected)
 
 

@@ -275,7 +275,7 @@ def test_a_forward_that_writes_is_refused(ranks, group, when):
 
 
 def test_buffers_and_trained_parameters_are_a_ranks_own(ranks, group):
-    # GIVEN two ranks of a frozen base, each with its own adapter and a large buffer of its own values, written by forwards
+    # GIVEN two ranks of a frozen base, each with its own adapter and large buffer, which forwards write
     both = ranks(2)
     all_asked(both, "model, _ = make()")
     for seed, rank in enumerate(both):

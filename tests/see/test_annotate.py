@@ -64,7 +64,7 @@ def test_temporary_memory_counts_in_its_range(memlab):
 
 
 def test_every_operation_a_range(memlab):
-    # GIVEN a training under PyTorch's emit_nvtx, which never uses a name twice
+    # GIVEN training under PyTorch's emit_nvtx, which never uses a name twice
     run = annotated(memlab, "emitted")
     # THEN the ranges are those of operations, without the numbers
     report = memlab.report(run.trace)
@@ -174,7 +174,7 @@ def test_the_report_has_a_table_of_ranges(memlab):
 
 
 def test_exports_have_the_ranges(memlab):
-    # GIVEN a training in ranges
+    # GIVEN training in ranges
     run = annotated(memlab, "backward")
     report = memlab.report(run.trace)
     at_peak, at_end = ranges(report, "live_bytes_at_peak"), ranges(report)

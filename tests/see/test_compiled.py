@@ -209,7 +209,7 @@ def test_caches_make_no_difference(memlab, autograd_cache):
 
 @pytest.mark.long
 def test_memlab_may_be_loaded_by_the_program(memlab, recorded):
-    # GIVEN a training that was recorded from its beginning
+    # GIVEN training that was recorded from its beginning
     trace, _ = recorded("whole")
     expected = Compiled(trace).attributed()
     # WHEN another process runs it and loads memlab itself, before it compiles

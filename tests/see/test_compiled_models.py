@@ -15,7 +15,7 @@ PROGRAM = PROGRAMS / "compiled_models.py"
 @pytest.mark.long
 @pytest.mark.parametrize("model", ["vit", *full("resnet", "gpt2", "llama")])
 def test_a_model_is_as_without_the_compiler(memlab, model):
-    # GIVEN a training of a model, eager and compiled
+    # GIVEN training runs of a model, eager and compiled
     eager, _ = run(memlab, f"{model}/eager", PROGRAM)
     trace, out = run(memlab, f"{model}/compiled", PROGRAM)
     compiled, report = Compiled(trace), memlab.report(trace)

@@ -55,7 +55,7 @@ def test_kernels_are_those_of_the_profiler(memlab):
 
 
 def test_time_sums_up_and_belongs_to_lines_and_layers(memlab):
-    # GIVEN a training that is recorded with its times
+    # GIVEN training that is recorded with its times
     report, done = run(memlab, "plain")
     assert "memlab" not in done.errors, done.errors
     # WHEN memlab reports on it; THEN lines, layers, and kernels with copies each sum to the device's time

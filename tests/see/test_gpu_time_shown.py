@@ -43,7 +43,7 @@ def diff(runs, before, after):
 
 
 def test_a_comparison_has_gpu_time(runs):
-    # GIVEN three steps of a training, and six; WHEN the runs are compared
+    # GIVEN three steps of a training run, and six; WHEN the runs are compared
     memlab, traces = runs
     short, long = memlab.report(traces["short"]), memlab.report(traces["long"])
     times = diff(runs, "short", "long")["gpu_time"]
@@ -76,7 +76,7 @@ def test_a_comparison_needs_two_runs_with_times(runs):
 
 @pytest.mark.skipif(find_chromium() is None, reason="no Chromium: 'tests/chromium.sh .venv' gets one from npm")
 def test_the_page_has_a_chapter(runs):
-    # GIVEN the page of a training with times, in a browser
+    # GIVEN the page of a training run with times, in a browser
     memlab, traces = runs
     report = memlab.report(traces["long"])
     paths = {name: memlab.folder / f"{name}.html" for name in ("long", "untimed")}

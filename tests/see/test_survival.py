@@ -123,7 +123,7 @@ def test_spawned_children_have_their_own_traces(memlab):
     run = memlab.python(PROGRAMS / "endings.py", "spawn", fresh=True)
     assert run.code == 0, run.errors
     reports = [memlab.report(trace) for trace in run.traces]
-    # THEN parent and child each have a trace of their own allocations
+    # THEN parent and child each have a trace with only their allocations
     assert {report["process"]["exit"] for report in reports} == {0}
     peaks = {report["devices"][0]["peak_allocated_bytes"] for report in reports}
     assert len(reports) == 2

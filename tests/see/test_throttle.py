@@ -28,12 +28,12 @@ def test_a_search_takes_less_than_a_hundredth_of_the_time(throttle, clock):
     assert throttle.is_open()
     with throttle:
         clock.moment = 2
-    # THEN the next may begin a hundred times as long after its end, and not before
+    # THEN the next may begin 100 times its duration after its end, and not before
     clock.moment = 201.9
     assert not throttle.is_open()
     clock.moment = 202
     assert throttle.is_open()
-    # AND after a short one, soon
+    # AND after a short search, the next may begin soon
     with throttle:
         clock.moment = 202.25
     clock.moment = 227.25

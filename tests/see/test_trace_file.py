@@ -191,7 +191,7 @@ def test_a_full_trace_is_reported_once(memlab, recorded):
 
 
 def test_objects_created_at_every_step_take_no_room(memlab):
-    # GIVEN a training that creates a loss, a layer with weights and a cell of code at every step
+    # GIVEN training that creates a loss, a layer with weights and a cell of code at every step
     run = memlab.python(PROGRAMS / "renewed.py")
     assert run.code == 0, run.errors
     trace = Trace(run.trace)

@@ -250,7 +250,7 @@ def test_profilers_leave_each_other_and_other_tracers_alone(memlab):
     write([still, "line" in seen, figures(prof, "line.allocated")])
     """
     (still, traced, found), run = run_tool(memlab, FIGURES + dedent(program))
-    # THEN each sees all of its own events
+    # THEN each sees all its events
     assert still and traced
     assert found["sometimes"]['return torch.zeros(1 << 18, device="cuda")'] == [MIB]
     always = rows(run.output, "always")

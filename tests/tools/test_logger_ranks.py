@@ -1,4 +1,4 @@
-"""Trainer callbacks in a training on two simulated cards: rank 0 logs its own memory, and the report covers both ranks."""
+"""Trainer callbacks in training on two simulated cards: rank 0 logs its own memory, and the report covers both ranks."""
 
 import json
 import re

@@ -56,7 +56,7 @@ for name, loss_fn, expected in (("mean", nn.CrossEntropyLoss(), by_samples), ("c
 
 
 class WithBatchNorm(nn.Sequential):
-    """Each rank normalises with the statistics of its own samples."""
+    """Each rank normalises with the statistics of only its samples."""
 
     def __init__(self):
         torch.manual_seed(1)

@@ -194,7 +194,7 @@ def backward():
         nets = [Net().cuda() for _ in range(4)]
         x = torch.randn(32, 512, device="cuda")
     warm = nn.Linear(512, 1024).cuda()
-    # cuBLAS takes its workspaces, which stay, outside any range: for this thread and for autograd's, which runs forward too.
+    # cuBLAS allocates its lasting workspaces outside any range: for this thread and autograd's, which runs forward too.
     warm(x).relu().sum().backward()
     torch.utils.checkpoint.checkpoint(warm, x, use_reentrant=False).relu().sum().backward()
     del warm

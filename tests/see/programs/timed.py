@@ -103,7 +103,7 @@ elif case == "threads":
 elif case == "forked":
     child = os.fork()
     if child == 0:
-        os._exit(0)  # What CUDA needs is not there.
+        os._exit(0)  # CUDA does not work in a forked child.
     assert os.waitpid(child, 0)[1] == 0
     steps()
 elif case == "two_devices":
