@@ -70,7 +70,7 @@ def test_means_whose_total_is_not_known_before_the_end(name, cut):
         parameter.grad = gradient.clone()
     # WHEN they run one after the other, with those of more than 3 samples split
     value = package.accumulate(model, pieces(IMAGES, targets, cut), criterion, micro_batch=3)
-    # THEN loss and gradients equal those of the full batch, and existing gradients keep their weight
+    # THEN loss and gradients equal those of the full batch, and existing gradients count unchanged
     for parameter in model.parameters():
         parameter.grad -= 0.5
     assert difference(model, value, expected) <= 1e-13

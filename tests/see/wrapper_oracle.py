@@ -1,7 +1,7 @@
 """Finds the operations for which a line of Inductor's code may allocate memory: a second, simple reader of its wrappers.
 
 It reads the wrapper as a person does, and looks up each comment in Inductor's own data (`programs/compiled_truth.py`). The
-`compiled` crate lacks these data.
+`inductor` crate lacks these data.
 """
 
 import re
@@ -63,8 +63,8 @@ class Oracle:
                 self.layers_at[lines].add(layer)
 
     def tells(self, comment):
-        """Returns true if Inductor has data on any node of the comment. Before PyTorch 2.8 it has none on a pass's
-        fusions."""
+        """Returns true if Inductor has data on any node of the comment. Before PyTorch 2.8 it has none on nodes
+        that a pass made from several."""
         return any(layer or lines for layer, lines in self.truth.get(comment, ()))
 
     def allows_lines(self, comment, lines):

@@ -1,4 +1,4 @@
-"""One of two ranks on the CPU: `accumulated_ranks.py FILE RANK`. Prints errors of micro-batch against full-batch gradients."""
+"""One of two ranks on the CPU: `accumulated_ranks.py FILE RANK`. Prints micro-batch errors against full-batch gradients."""
 
 import json
 import sys

@@ -324,12 +324,12 @@ class Clock:
 
 
 def slow_once(real):
-    """`slow_host` with a second forward that was slow by chance, and a normal first one."""
+    """`slow_host` with a second checking forward that was slow by chance, and a normal first one."""
     return slow_host(real, 100, 400)
 
 
 def slow_alone(real):
-    """`slow_host` with another input in the first forward, and a slow second one."""
+    """`slow_host` with another input in the first checking forward, and a slow second one."""
     return slow_host(real, 140, 140, samples_of_third=8)
 
 
