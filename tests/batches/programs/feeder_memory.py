@@ -55,7 +55,7 @@ def descendants(pid):
 
 
 def threads(pids):
-    """State and context switches of each thread."""
+    """State and voluntary context switches of each thread."""
     found = {}
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -190,7 +190,7 @@ def main():
     grown = measured() - start
     del epoch, inputs, outputs
     watcher.communicate()
-    # A simulated card's memory is host memory: batches of the same size have already written its pages.
+    # A simulated card's memory is host memory, so its peak is subtracted: batches of the same size have written all of it.
     on_card = torch.cuda.memory_stats()["active_bytes.all.peak"] if device else 0
     Path("result").write_text(json.dumps({"grown_bytes": grown - on_card, "rows": rows, "on_card_bytes": on_card}))
 

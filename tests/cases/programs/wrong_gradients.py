@@ -1,6 +1,6 @@
-"""Compares gradients of `memlab.accumulate` with those of the full batch, for models whose rows are not independent samples.
-Prints a JSON object that maps each case to its error, relative to the full batch's gradients, or to the refusal's error
-text.
+"""Compares gradients of `memlab.accumulate` with the full batch's, for models whose rows are not independent samples.
+
+Prints a JSON object that maps each case to its error, relative to the full batch's gradients, or to the refusal's error.
 """
 
 import copy

@@ -1,6 +1,6 @@
-"""Trains on the second device. A tensor is first created on the first device, unless an argument contains code to run
-before.  Ends when memlab's trace, in the folder, has NVML's last figures of the cards: a thread reads them several times a
-second.
+"""Trains on the second device. A tensor is created on the first device before, unless an argument with code prevents it.
+
+Ends when memlab's trace, in the folder, has NVML's last figures of the cards: a thread reads them several times a second.
 """
 
 import re
