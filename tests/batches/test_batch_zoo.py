@@ -1,4 +1,4 @@
-"""The GPU check that micro-batch gradients stay within float32 rounding (`on_gpu.sh "batch zoo"`), on the CPU."""
+"""The GPU check that micro-batch gradients stay within the spread of float32 (`on_gpu.sh "batch zoo"`), on the CPU."""
 
 import importlib
 

@@ -259,7 +259,7 @@ def test_untouched_tied_weights_are_not_copied_again():
 
 
 def test_gradients_through_frozen_weights():
-    # GIVEN frozen layers on two devices that each forward copies
+    # GIVEN frozen layers that each forward copies, on two devices
     twin, model = pair(mlp().requires_grad_(False), budget="20KiB")
     x = torch.randn(3, 64)
     one, other = x.clone().requires_grad_(), x.clone().requires_grad_()

@@ -96,7 +96,7 @@ def test_a_weight_in_a_variable_stays_that_weight():
 
 
 def test_a_weight_that_outlives_its_forward_stays_that_weight():
-    # GIVEN a program that keeps a copy of a weight from within a forward
+    # GIVEN a program that keeps a weight from within a forward
     torch.manual_seed(0)
     model, x = LateUse().eval(), torch.randn(4, 64)
     original, kept = model.blocks[4].weight.detach().clone(), []

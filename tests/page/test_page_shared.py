@@ -190,7 +190,7 @@ def test_other_values_are_refused(ranks, group):
     # WHEN it pages its model, THEN the error names the weight and a fix
     refused = second.ask(f"failure(lambda: page(model, shared={group!r}))")
     assert refused.startswith("ValueError: 7.weight has other values here") and 'shared="host:NAME"' in refused
-    # AND its model computes as before, and is not counted
+    # AND its model computes as before, and the rank is not counted
     assert second.ask("torch.equal(model(x), expected)") and not second.ask("'forward' in vars(model)")
     second.ask("import gc; gc.collect()")
     wait_until(lambda: first.ask("model.memlab.sharing") == 1)
