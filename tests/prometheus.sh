@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Puts Prometheus and promtool into $1/prometheus, for the tests that have `memlab serve` scraped. Debian's package, unpacked:
-# nothing is installed, and no service starts. Where apt has no such package, PATH is looked through for both.
+# Unpacks Prometheus and promtool from Debian's package into $1/prometheus, for the tests that scrape `memlab serve`. Nothing
+# is installed, and no service starts. Where apt has no such package, both are searched for on PATH.
 set -euo pipefail
 target=$(cd "$1" && pwd)/prometheus
 
