@@ -73,7 +73,7 @@ fn a_program_that_keeps_more_each_step_is_said_to() {
 }
 
 #[test]
-fn what_stays_for_two_steps_is_freed_in_every_repetition() {
+fn memory_kept_for_two_steps_is_freed_in_every_repetition() {
     // GIVEN steps that free memory allocated two steps earlier: a loss that a logger holds
     let mut program = Script::new();
     let mut losses = Vec::new();
@@ -154,7 +154,7 @@ fn recordings_of_different_programs_are_refused() {
 }
 
 #[test]
-fn what_only_the_larger_batch_asks_for_is_counted() {
+fn requests_of_only_the_larger_batch_are_counted() {
     // GIVEN a request that only the larger batch makes
     let low = training(2, 5);
     let mut program = Script::new();
@@ -177,7 +177,7 @@ fn what_only_the_larger_batch_asks_for_is_counted() {
 }
 
 #[test]
-fn what_addresses_decide_is_a_range() {
+fn results_that_depend_on_addresses_are_ranges() {
     // GIVEN two segments with 8 MiB in use and 12 MiB free, and a request of 8 MiB that fits both
     let mut program = Script::new();
     let [first, first_rest, _second, second_rest] = [8, 11, 8, 11].map(|size| program.allocate(size * MIB));

@@ -60,7 +60,7 @@ def test_the_whole_batch_goes_through_at_once(loss_fn):
 
 
 @pytest.mark.parametrize("kind", ["BatchNorm", "InstanceNorm"])
-def test_what_is_not_exact_is_said_in_each_way(kind):
+def test_inexact_gradients_are_warned_about_in_each_way(kind):
     # GIVEN layers whose statistics are of all samples, and exact=False
     torch.manual_seed(0)
     layers = {"BatchNorm": nn.BatchNorm2d(4), "InstanceNorm": nn.InstanceNorm2d(4, track_running_stats=True)}

@@ -155,7 +155,7 @@ def test_kept_batches_are_freed():
         assert 0 < len(batches_mapped(pid) - of_others) <= 2
 
 
-def test_who_reads(tmp_path):
+def test_the_same_worker_processes_read_all_epochs(tmp_path):
     # GIVEN two worker processes; WHEN two epochs are read, THEN the same two read all of it
     ids = [str(tmp_path / str(number)) for number in range(40)]
     feeder = feeder_of(ids, 2, readers.who_reads_beside_another, readers.path_label, workers=2, processes=True)

@@ -185,7 +185,7 @@ def test_values_that_an_option_cannot_have_are_refused():
         package.accumulate(Reader(), torch.zeros(2, 1, 8, 8), torch.sum, exact="no")
 
 
-def test_what_is_missing_is_named():
+def test_errors_name_missing_parts():
     ib = package.InfinityBatch(verbose=False)
     for name, value in (
         ("model", Reader()),

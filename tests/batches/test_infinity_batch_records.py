@@ -234,7 +234,7 @@ def test_batches_of_a_loop_with_a_backward_of_its_own_are_noted(has_loss, tmp_pa
     assert [json.loads(line)["loss"] for line in (tmp_path / "run.jsonl").read_text().splitlines()] == [None] * 3
 
 
-def test_what_is_kept_may_be_bounded_later():
+def test_kept_batches_may_be_bounded_later():
     # GIVEN a training that keeps everything
     ib, _ = training(keep="host")
     ib.train(2)

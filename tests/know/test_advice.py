@@ -222,7 +222,7 @@ ctypes.CDLL("libcuda.so.1").cuMemAlloc_v2(ctypes.byref(ctypes.c_void_p()), ctype
     ("program", "said"),
     [(OUT_OF_MEMORY, "first allocation ran out of memory"), (BY_THE_DRIVER, "allocated GPU memory by other means")],
 )
-def test_what_allocated_nothing_is_not_said_to_have_used_no_gpu(memlab, program, said):
+def test_gpu_use_without_allocations_is_recognised(memlab, program, said):
     # GIVEN a program that uses the GPU, but whose PyTorch has allocated nothing
     trace = memlab.python("-c", program).trace
     # WHEN advice is asked for
@@ -233,7 +233,7 @@ def test_what_allocated_nothing_is_not_said_to_have_used_no_gpu(memlab, program,
     assert said in done.stderr and "did not use a GPU" not in done.stderr
 
 
-def test_what_does_not_help_is_said(memlab, recorded):
+def test_useless_changes_are_listed_as_tried(memlab, recorded):
     # GIVEN a training whose peak is in the optimizer's step; THEN checkpointing is listed as tried, and not advised
     trace, _ = recorded("optimizer")
     answer = advise(memlab, trace)

@@ -63,7 +63,7 @@ def test_pools_are_told_apart_and_one_for_all_saves_what_is_said(memlab, setting
     assert [piece for piece in advice if piece["kind"] == "share_pool"] == []
 
 
-def test_what_graphs_leave_behind_goes_back_when_the_cache_is_emptied(memlab):
+def test_pools_of_dropped_graphs_are_returned_by_emptying_the_cache(memlab):
     # GIVEN a program that lets go of its graphs
     truth, report, advice = run(memlab, "dropped")
     # THEN the pools are known to have none, AND to be given back by emptying the cache

@@ -238,7 +238,7 @@ for _ in range(20):
 """
 
 
-def test_what_is_read_back_is_said(memlab):
+def test_lines_that_read_values_back_are_warned_about(memlab):
     """GIVEN a program that reads back how many weights are positive
     WHEN it is planned
     THEN the plan says which line, as that is 0 on the simulated card."""
@@ -258,7 +258,7 @@ def test_what_is_read_back_is_said(memlab):
         (("--allocator", "max_split_size_mb:1"), (PLANNED, "gan", "--batch", "2"), "at least 20"),
     ],
 )
-def test_what_is_wrong_is_said(memlab, arguments, program, said):
+def test_errors_name_the_cause(memlab, arguments, program, said):
     """GIVEN a program or an option that cannot be planned with
     WHEN it is planned
     THEN the error says what happened, and nothing is left behind."""

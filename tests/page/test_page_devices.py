@@ -169,7 +169,7 @@ def test_memory_that_is_written_to_is_not_copied_to_another_device():
     assert torch.equal(run(model, x)[0], run(twin, x)[0])
 
 
-def test_what_no_argument_brings_keeps_layers_together():
+def test_layers_with_shared_state_stay_on_one_device():
     # GIVEN layers that read what the model has left in a common place, beside their argument
     class Scaled(nn.Module):
         def __init__(self, place):

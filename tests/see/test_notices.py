@@ -120,7 +120,7 @@ def test_a_command_is_told_while_the_program_runs(memlab):
     assert "to the terminal: leak" in run.errors and "to the terminal" not in run.output
 
 
-def test_what_was_not_asked_for_is_not_told(memlab):
+def test_only_requested_notices_are_sent(memlab):
     """GIVEN the same program WHEN a leak has to go on for longer, and no free memory is asked for
     THEN only the out-of-memory is told."""
     command = "cat >> told; touch $MEMLAB_NOTICE"

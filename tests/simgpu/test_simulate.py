@@ -128,7 +128,7 @@ def test_a_replaced_ld_preload_is_reported(memlab):
     assert kept.returncode == 0 and "simgpu:" not in kept.stderr
 
 
-def test_what_cannot_be_run_is_said(memlab):
+def test_unknown_cards_and_programs_are_errors(memlab):
     # GIVEN a card that nobody made
     done = simulate(memlab, "--card", "a100", "true")
     # THEN the error names those that are alike first

@@ -232,7 +232,7 @@ def test_a_cell_that_fails_shows_its_figures(memlab, preload):
     assert after.error is None
 
 
-def test_what_a_cell_kept_is_not_what_it_changed(memlab):
+def test_kept_memory_of_a_cell_is_not_its_change(memlab):
     # GIVEN a cell that runs twice: the second time it frees what the first one kept; and one that ends the recording
     cell = "%%memlab -o figures\nx = torch.ones(1 << 20, device='cuda')"
     value = "[figures.start, figures.end, figures.kept, [[line.file, line.kept] for line in figures.lines]]"

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn however_long_it_takes_the_points_are_few() {
+    fn the_number_of_points_is_bounded() {
         let mut recorder = CategoryRecorder::default();
         for step in 0..200_000_u64 {
             let now = bytes(step % 7, step);

@@ -213,7 +213,7 @@ fn a_trace_that_cannot_be_read_does_not_hide_the_others() {
 }
 
 #[test]
-fn what_is_kept_of_a_rank_sums_up() {
+fn lines_layers_and_categories_of_a_rank_sum_to_its_peak() {
     // GIVEN ranks with a model, a batch and kept tensors
     let folder = tempfile::tempdir().unwrap();
     let job = Job::read(&trained(folder.path(), 2, |_| MIB), None).unwrap();
