@@ -22,7 +22,7 @@ versions='
 tests='see/test_exact.py see/test_kinds.py see/test_layers.py tools/test_tracker.py tools/test_line_profiler.py see/test_annotate.py'
 # One plan and one applied advice.
 tests+=' know/test_plan.py::test_two_small_batches_give_the_others_to_the_byte[gan]'
-tests+=' know/test_advice.py::test_a_change_gives_the_peak_that_it_is_said_to_give[gradients-gradients]'
+tests+=' know/test_advice.py::test_a_change_gives_the_predicted_peak[gradients-gradients]'
 # Tests of torch.compile, for the versions whose compiled code has lines. They take fifteen minutes per version.
 compiled='see/test_compiled.py see/test_compiled_modes.py see/test_compiled_models.py'
 compiled_since=2.6

@@ -57,7 +57,7 @@ fn the_smallest_card_runs_it_and_a_smaller_one_does_not() {
 }
 
 #[test]
-fn a_program_that_keeps_more_each_step_is_said_to() {
+fn growth_of_each_step_is_reported() {
     // GIVEN steps that each keep 3 MiB
     let mut program = Script::new();
     for _ in 0..5 {
@@ -220,7 +220,7 @@ fn training_with_scratch(batch: u64, sample: u64) -> Recording {
 }
 
 #[test]
-fn where_kernels_change_between_the_smaller_recordings_the_larger_ones_hold() {
+fn larger_recordings_decide_if_kernels_change_between_the_smaller_ones() {
     // GIVEN batch 2, and batch 4 and 64 with an additional request, where samples grow differently
     let low = Family::of_two((2, training(2, 5)), (4, training_with_scratch(4, 16))).unwrap();
     assert!(!low.is_same_order);

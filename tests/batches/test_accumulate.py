@@ -41,7 +41,7 @@ def test_a_loss_that_compares_samples(size):
     assert difference(model, value, expected) <= 1e-13
 
 
-def test_a_loss_with_parameters_of_its_own():
+def test_a_loss_with_its_own_parameters():
     # GIVEN a learnt temperature
     model, temperature = model_for(CLASSES), nn.Parameter(torch.tensor(0.5))
 

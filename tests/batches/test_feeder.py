@@ -195,7 +195,7 @@ def test_readers_are_called_anew(tmp_path, workers, processes):
 
 
 @pytest.mark.parametrize("make, stack", [(torch.ones, torch.stack), (np.ones, np.stack)], ids=["tensors", "arrays"])
-def test_batches_are_stacked_as_the_docs_say(make, stack):
+def test_batches_are_stacked_as_documented(make, stack):
     # GIVEN readers that yield tensors or arrays, and a function that joins the samples of a batch
     with feeder_of([1, 2], read=lambda number: make(2), apply_on_input_batch=lambda samples: stack(list(samples))) as feeder:
         # THEN it gets what the readers yield, as docs/feeding.md says

@@ -104,7 +104,7 @@ def test_readers_wait_for_room():
         assert let_in() == reader_bytes(1000)
 
 
-def test_a_sample_that_takes_more_than_said():
+def test_a_sample_larger_than_configured():
     # GIVEN a reader that yields float64, which takes four times what the Config counts on
     def feeder_of(limit):
         config = memlab.Config(limit, None, 3, (100_000,), (), None, "float16", "int64", batch_size=1)

@@ -242,7 +242,7 @@ def test_containers_hold_what_is_asked_for(keep):
         ib.keep = "all"
 
 
-def test_an_empty_dataloader_is_said(capsys):
+def test_an_empty_dataloader_is_reported(capsys):
     # GIVEN nothing to train on; THEN there is a warning, not an error
     ib, _ = training()
     ib.dataloader = DataLoader(TensorDataset(torch.zeros(0, 1, 8, 8), torch.zeros(0)), batch_size=4)

@@ -28,7 +28,7 @@ def finding(report, kind):
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=["native", "expandable"])
-def test_pools_are_told_apart_and_one_for_all_saves_what_is_said(memlab, settings):
+def test_pools_are_distinguished_and_sharing_one_saves_the_predicted_bytes(memlab, settings):
     # GIVEN a program that captures a graph for each of twelve shapes
     truth, report, advice = run(memlab, settings=settings)
     assert truth["pools"] == 12

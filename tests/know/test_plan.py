@@ -144,7 +144,7 @@ def test_a_batch_below_the_recorded_ones_is_recorded_itself(memlab):
     assert planned_peaks(answer) == peaks(memlab, PLANNED, "gpt", "--batch", "1")
 
 
-def test_the_peak_is_told_by_category_line_and_layer(memlab):
+def test_the_peak_by_category_line_and_layer(memlab):
     """GIVEN a plan
     WHEN its peak is looked at
     THEN categories, lines and layers each sum to what is allocated, and the largest of them are the program's."""
@@ -218,7 +218,7 @@ def test_batches_that_were_not_recorded_are_named(memlab):
 
 
 @pytest.mark.long
-def test_lines_of_libraries_are_named_where_those_of_the_program_say_nothing(memlab):
+def test_lines_of_libraries_are_named_if_the_program_has_one_line(memlab):
     """GIVEN a training that calls a model of a library in one line
     WHEN it is planned
     THEN the plan has the lines of the library, as its report does."""

@@ -369,7 +369,7 @@ def test_layers_in_another_order():
         assert torch.equal(model.layers[5](x), twin.layers[5](x))
 
 
-def test_a_budget_that_is_too_small_says_so_and_the_model_is_as_before():
+def test_a_budget_that_is_too_small_is_refused_and_the_model_is_unchanged():
     # GIVEN a device on which no layer fits
     twin = mlp()
     model = copy.deepcopy(twin)

@@ -83,7 +83,7 @@ def told(memlab):
     return latest, Counter(notice["notice"] for notice in notices)
 
 
-def test_a_command_is_told_while_the_program_runs(memlab):
+def test_a_command_is_notified_while_the_program_runs(memlab):
     """GIVEN a program that leaks, leaves little free, runs out of memory twice, and waits until that was told
     WHEN it runs with a command to be told
     THEN each is told, with figures of the trace, in the environment and as JSON (a leak again, if it doubles)."""
@@ -130,7 +130,7 @@ def test_only_requested_notices_are_sent(memlab):
     assert count == {"out-of-memory": 1}
 
 
-def test_a_leak_is_told_again_when_as_much_again_has_grown(memlab):
+def test_a_leak_is_reported_again_once_it_has_doubled(memlab):
     """GIVEN a program that goes on to leak once it has been told WHEN it has leaked ten times as much
     THEN it was told again, and each time of at least twice as much."""
     more = """
@@ -266,7 +266,7 @@ def test_a_webhook_that_nobody_answers(memlab):
     assert code == 7
 
 
-def test_a_command_is_told_under_the_dashboard(memlab):
+def test_a_command_is_notified_under_the_dashboard(memlab):
     """GIVEN a program under the dashboard WHEN it runs out of memory
     THEN a command is told, and what it prints is not on the screen."""
     script = memlab.folder / "program.py"
@@ -298,7 +298,7 @@ def test_a_command_is_told_under_the_dashboard(memlab):
     assert b"SHOULD NOT BE SEEN" not in screen
 
 
-def test_options_without_anybody_to_tell_are_refused():
+def test_options_without_a_receiver_are_refused():
     for options, said in (
         (["--notify-free", "1GiB"], "--notify <CMD>|--webhook <URL>"),
         (["--webhook", "x"], "https://host"),

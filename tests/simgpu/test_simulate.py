@@ -92,7 +92,7 @@ def test_the_context_is_that_of_the_card(memlab):
     assert free(SIMGPU_CARD="t4")[1] == "Tesla T4"
 
 
-def test_a_command_under_a_command_has_cards_of_its_own(memlab):
+def test_nested_commands_have_their_own_cards(memlab):
     # GIVEN a command that simulates another card; THEN that one is what its command sees
     inner = [memlab.command, "simulate", "--card", "t4", "--", PYTHON, "-c", FREE]
     done = simulate(memlab, "--card", "h100", "--memory", "9GiB", "--", *inner)

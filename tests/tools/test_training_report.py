@@ -104,7 +104,7 @@ def test_larger_pieces_are_advised_where_they_fit():
     assert advice_on(pieced(way="lockstep")) == ""
 
 
-def test_a_piece_of_one_sample_is_told_where_two_do_not_fit():
+def test_a_piece_of_one_sample_is_reported_if_two_do_not_fit():
     alone = pieced(samples=8, pieces=8)
     assert "A piece is one sample, which takes 2.00 GiB: two do not fit" in advice_on(
         alone, micro_batch=None, room_nbytes=3 * GIB

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stretch_tells_its_most_and_its_end() {
+    fn a_stretch_has_its_maximum_and_its_end() {
         let mut recorder = CategoryRecorder::default();
         let mut now = bytes(0, 0);
         let mut change = |recorder: &mut CategoryRecorder, time: u64, to: CategoryBytes| {

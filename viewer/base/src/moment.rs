@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn joined_steps_are_told() {
+    fn joined_steps_are_described() {
         let joined = |index, steps| StepView { index, steps, ..StepView::default() };
         let steps = [joined(3, 4), joined(7, 4)];
         assert_eq!(step(&steps, 7).map(|step| step.index), Ok(7));
