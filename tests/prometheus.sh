@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Unpacks Prometheus and promtool from Debian's package into $1/prometheus, for the tests that scrape `memlab serve`. Nothing
-# is installed, and no service starts. Where apt has no such package, both are searched for on PATH.
+# Puts Prometheus and promtool into $1/prometheus, for the tests that scrape `memlab serve`. Unpacks Debian's package: nothing
+# is installed, and no service starts. If apt has no such package, searches PATH for both.
 set -euo pipefail
 target=$(cd "$1" && pwd)/prometheus
 

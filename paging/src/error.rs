@@ -67,7 +67,7 @@ mod tests {
     use super::size;
 
     #[test]
-    fn sizes_are_said_in_binary_units() {
+    fn sizes_have_binary_units() {
         // GIVEN sizes at the borders of units, WHEN they are formatted, THEN each uses the unit that keeps it short.
         assert_eq!(size(0), "0 bytes");
         assert_eq!(size(1023), "1023 bytes");

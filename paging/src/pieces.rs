@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_free_first_is_copied_first() {
+    fn the_first_free_piece_is_copied_first() {
         // GIVEN a place whose start was used last, its middle before that, and whose end is free
         let parts = [(100, 40, 7), (140, 20, 3)];
         // WHEN it is divided, THEN the pieces go from the end to the start

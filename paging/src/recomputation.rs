@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cheap_is_made_again_first() {
+    fn cheap_values_are_recomputed_first() {
         // GIVEN less and less room, WHEN the forward chooses, THEN values are recomputed in the order of time per byte: the
         // activation (3 ns a byte), the norm (5), the product (125).
         let choose = |room| Forward { room, ..layer() }.choose().unwrap().repeated;
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_loader_cannot_know_is_refused() {
+    fn inconsistent_operations_are_refused() {
         let wrong =
             Forward { operations: vec![operation(1, &[7], &[0])], bytes: vec![1], needed: vec![true], ..layer() };
         assert!(wrong.choose().unwrap_err().to_string().contains("value 7 of 1"));

@@ -96,7 +96,7 @@ fn one_fills_what_all_have_and_nobody_changes() {
 }
 
 #[test]
-fn what_was_not_filled_is_made_anew() {
+fn unfilled_memory_is_created_again() {
     // GIVEN a member that gives up, and one that is dropped, before the memory is filled
     let name = name("anew");
     let gave_up = join(&name);

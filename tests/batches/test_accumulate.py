@@ -41,7 +41,7 @@ def test_a_loss_that_compares_samples(size):
     assert difference(model, value, expected) <= 1e-13
 
 
-def test_a_loss_with_parameters_of_its_own():
+def test_a_loss_with_its_own_parameters():
     # GIVEN a learnt temperature
     model, temperature = model_for(CLASSES), nn.Parameter(torch.tensor(0.5))
 
@@ -124,7 +124,7 @@ def test_buffers_are_written_as_by_one_forward(loss_fn):
 
 
 @pytest.mark.parametrize("loss_fn", [contrastive, nn.MSELoss()], ids=["replay", "micro-batches"])
-def test_what_depends_on_all_samples_is_refused(loss_fn):
+def test_models_that_depend_on_all_samples_are_refused(loss_fn):
     # GIVEN BatchNorm, and a running mean of another kind
     class Running(nn.Module):
         def __init__(self):
@@ -296,7 +296,7 @@ def test_many_steps_are_those_of_whole_batches():
         assert torch.allclose(ours, theirs, rtol=1e-9)
 
 
-def test_what_is_not_right_is_said():
+def test_wrong_arguments_are_refused():
     model = model_for(CLASSES)
     cases = [
         (ValueError, "13 samples, but 26 targets", {"targets": torch.zeros(26), "loss_fn": nn.MSELoss()}),

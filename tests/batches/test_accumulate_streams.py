@@ -244,7 +244,7 @@ def test_an_iterable_that_fills_one_buffer_is_refused():
     assert model.weight.grad is None
 
 
-def test_what_cannot_be_is_said():
+def test_unsupported_iterables_are_refused():
     model = model_for(CLASSES)
     normalised = nn.Sequential(nn.Linear(7, CLASSES), nn.BatchNorm1d(CLASSES))
     shuffled = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(IMAGES), batch_size=4, shuffle=True)

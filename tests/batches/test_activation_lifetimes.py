@@ -159,7 +159,7 @@ def written_input(model, x):
 
 
 @pytest.mark.parametrize("function", [written_activation, written_subclass, written_weight, written_input])
-def test_what_was_written_to_is_refused_or_right(block, function):
+def test_overwritten_tensors_are_refused_or_right(block, function):
     # GIVEN a tensor that backward needs, WHEN the program writes to it first
     for step in range(STEPS):
         torch.manual_seed(0)

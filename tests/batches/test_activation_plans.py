@@ -14,7 +14,7 @@ aten = torch.ops.aten
 @pytest.mark.parametrize(
     "name", ["mm", "add.Tensor", "gelu", "_softmax", "convolution", "native_layer_norm", "clone", "_to_copy"]
 )
-def test_what_gives_the_same_again(name):
+def test_repeatable_operations(name):
     assert is_repeatable(operation(name)) and makes_memory(operation(name))
 
 
@@ -28,7 +28,7 @@ NOT_AGAIN = [
 
 
 @pytest.mark.parametrize("name", NOT_AGAIN)
-def test_what_does_not_give_the_same_again(name):
+def test_unrepeatable_operations(name):
     # GIVEN an operation that draws random numbers, writes, returns a view, or has no fixed order; THEN it runs once
     assert not is_repeatable(operation(name))
 

@@ -60,7 +60,7 @@ def test_the_whole_batch_goes_through_at_once(loss_fn):
 
 
 @pytest.mark.parametrize("kind", ["BatchNorm", "InstanceNorm"])
-def test_what_is_not_exact_is_said_in_each_way(kind):
+def test_inexact_gradients_are_warned_about_in_each_way(kind):
     # GIVEN layers with statistics over all samples, and exact=False
     torch.manual_seed(0)
     layers = {"BatchNorm": nn.BatchNorm2d(4), "InstanceNorm": nn.InstanceNorm2d(4, track_running_stats=True)}
@@ -184,7 +184,7 @@ def test_frozen_statistics_in_a_loop_of_ones_own():
         assert (one - other).abs().max() <= 1e-13
 
 
-def test_the_plan_says_which_way_and_why():
+def test_the_plan_marks_a_strategy_and_gives_the_reason():
     # GIVEN models and losses of several kinds, WHEN the plan is printed, THEN it marks a way and gives the reason
     plain, loss = nn.Linear(3, 2), nn.CrossEntropyLoss()
     assert str(package.InfinityBatch(plain, criterion=loss).plan) == (
@@ -209,7 +209,7 @@ def test_the_plan_says_which_way_and_why():
     assert package.InfinityBatch(normalised(), criterion=loss, batchnorm="ghost").plan.batchnorm == "ghost"
 
 
-def test_on_a_gpu_it_takes_what_there_is(memlab):
+def test_a_batch_that_is_too_large_for_the_gpu_is_computed(memlab):
     # GIVEN a convolutional model with BatchNorm, and a batch whose activations are larger than the card
     program = (PYTHON, PROGRAMS / "normalised.py")
     # WHEN it runs in plain PyTorch, and under memlab

@@ -56,7 +56,7 @@ def test_batch_size():
     assert config().accumulation_steps == config(preferred_batch_size=16).accumulation_steps == 1
 
 
-def test_what_the_plan_is_asked():
+def test_the_plan_receives_card_limit_and_allocator():
     # GIVEN a card instead of a limit, and allocator settings; THEN the plan receives both
     planner = PerRow(0, 1 << 30)
     assert config(gpu=None, card="h100", allocator="expandable_segments:True", planner=planner).batch_size <= 80

@@ -155,7 +155,7 @@ def test_kept_batches_are_freed():
         assert 0 < len(batches_mapped(pid) - of_others) <= 2
 
 
-def test_who_reads(tmp_path):
+def test_the_same_worker_processes_read_all_epochs(tmp_path):
     # GIVEN two worker processes; WHEN two epochs are read, THEN the same two read all of it
     ids = [str(tmp_path / str(number)) for number in range(40)]
     feeder = feeder_of(ids, 2, readers.who_reads_beside_another, readers.path_label, workers=2, processes=True)
@@ -195,7 +195,7 @@ def test_readers_are_called_anew(tmp_path, workers, processes):
 
 
 @pytest.mark.parametrize("make, stack", [(torch.ones, torch.stack), (np.ones, np.stack)], ids=["tensors", "arrays"])
-def test_batches_are_stacked_as_the_docs_say(make, stack):
+def test_batches_are_stacked_as_documented(make, stack):
     # GIVEN readers that yield tensors or arrays, and a function that joins the samples of a batch
     with feeder_of([1, 2], read=lambda number: make(2), apply_on_input_batch=lambda samples: stack(list(samples))) as feeder:
         # THEN the function receives the readers' values, as docs/feeding.md documents

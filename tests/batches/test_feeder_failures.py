@@ -111,7 +111,7 @@ def test_samples_that_are_wrong(read, message):
         next(iter(feeder_of([3], read=read)))
 
 
-def test_what_is_applied():
+def test_functions_applied_to_batches():
     # GIVEN a function for each side, one of which fails once, and a function that builds the batch
     failures = iter([True, False, False])
 

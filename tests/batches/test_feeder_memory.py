@@ -46,7 +46,7 @@ def test_host_memory_on_the_way_to_a_gpu(memlab):
     assert result["on_card_bytes"] < 6 * (4 << 20)
 
 
-def test_what_is_planned_fits():
+def test_planned_batches_fit():
     # GIVEN samples and limits of many sizes
     for rows, sample, one_read_count, workers in [(1, 1, 1, 0), (7, 999, 1, 3), (30, 5000, 3, 8), (64, 100_000, 2, 64)]:
         smallest = HostBudget(0, *forms(sample), one_read_count).needed(one_read_count)
@@ -104,7 +104,7 @@ def test_readers_wait_for_room():
         assert let_in() == reader_bytes(1000)
 
 
-def test_a_sample_that_takes_more_than_said():
+def test_a_sample_larger_than_configured():
     # GIVEN a reader that yields float64, four times the bytes that the Config expects
     def feeder_of(limit):
         config = memlab.Config(limit, None, 3, (100_000,), (), None, "float16", "int64", batch_size=1)

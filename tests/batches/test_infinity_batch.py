@@ -185,7 +185,7 @@ def test_values_that_an_option_cannot_have_are_refused():
         package.accumulate(Reader(), torch.zeros(2, 1, 8, 8), torch.sum, exact="no")
 
 
-def test_what_is_missing_is_named():
+def test_errors_name_missing_parts():
     ib = package.InfinityBatch(verbose=False)
     for name, value in (
         ("model", Reader()),
@@ -242,7 +242,7 @@ def test_containers_hold_what_is_asked_for(keep):
         ib.keep = "all"
 
 
-def test_an_empty_dataloader_is_said(capsys):
+def test_an_empty_dataloader_is_reported(capsys):
     # GIVEN an empty dataloader; THEN training warns instead of failing
     ib, _ = training()
     ib.dataloader = DataLoader(TensorDataset(torch.zeros(0, 1, 8, 8), torch.zeros(0)), batch_size=4)

@@ -62,7 +62,7 @@ PIECES = [("micro_batch", begin, min(begin + 7, 20), 20) for begin in (0, 7, 14)
 LAST_PIECES = [("micro_batch", 0, 7, 10), ("micro_batch", 7, 10, 10)]
 
 
-def test_callbacks_are_told_of_an_epoch():
+def test_callbacks_receive_the_events_of_an_epoch():
     # GIVEN a callback, and one with a single method
     ib, _ = training()
     listener = Listener()
@@ -204,7 +204,7 @@ def test_epochs_keep_outputs_too(way, keep):
 
 
 @pytest.mark.parametrize("has_loss", [True, False], ids=["its loss", "another loss"])
-def test_batches_of_a_loop_with_a_backward_of_its_own_are_noted(has_loss, tmp_path):
+def test_batches_of_a_loop_with_its_own_backward_are_noted(has_loss, tmp_path):
     # GIVEN a loop as in the seed's README: `loss.backward()`, of ib.loss() or of a criterion that it calls itself
     ib, _ = training(keep="host")
     for _, targets in ib.dataloader:
@@ -234,7 +234,7 @@ def test_batches_of_a_loop_with_a_backward_of_its_own_are_noted(has_loss, tmp_pa
     assert [json.loads(line)["loss"] for line in (tmp_path / "run.jsonl").read_text().splitlines()] == [None] * 3
 
 
-def test_what_is_kept_may_be_bounded_later():
+def test_kept_batches_may_be_bounded_later():
     # GIVEN training that keeps everything
     ib, _ = training(keep="host")
     ib.train(2)
@@ -433,7 +433,7 @@ print([len(epoch) for epoch in ib.losses], len(ib.statistics()))
     assert run.output.splitlines() == ["waits: True", "[70, 70] 140"], run.output
 
 
-def test_the_table_says_what_modules_take_for_a_batch(monkeypatch):
+def test_the_table_has_the_costs_of_modules_for_a_batch(monkeypatch):
     # GIVEN a clock that advances by 1 ms at each reading
     monkeypatch.setattr(module_costs, "time", ticking(0.001))
 

@@ -151,7 +151,7 @@ def test_bfloat16():
         assert one.dtype == torch.float64 and (one - other).abs().max() <= 0.021  # Of AdamW's first step of 0.01.
 
 
-def test_what_cannot_be_exact_is_said():
+def test_inexact_uses_are_refused():
     class Extra(Model):
         def training_step(self, batch, batch_idx):
             return {"loss": super().training_step(batch, batch_idx), "outputs": 1}

@@ -542,7 +542,7 @@ def test_other_buffers_that_depend_on_the_samples_are_refused():
     torch.testing.assert_close(model.norm.running_mean, 0.1 * VECTORS.mean(0))
 
 
-def test_what_lockstep_is_not_for_is_said():
+def test_unsupported_uses_of_lockstep_are_refused():
     with pytest.raises(ValueError, match="more than 1 value"):
         lockstep(perceptron(), VECTORS[:1], 1).run(lambda outputs: outputs.mean())
     with pytest.raises(ValueError, match=r"shape \(13,\): it must be"):

@@ -66,7 +66,7 @@ class Branches(nn.Module):
 
 
 @pytest.mark.parametrize("pieces", [2, 3, 4])
-def test_what_leaves_and_comes_back_beside_a_thread_that_computes(returns, pieces):
+def test_spilling_beside_a_computing_thread(returns, pieces):
     """GIVEN waiting threads on the host, one offloading and one loading while another computes
     WHEN one reads another's result, also with only two
     THEN gradients equal those of the full batch, in each of several batches."""
@@ -116,7 +116,7 @@ def test_a_failure_whose_memory_cannot_come_back_undoes_the_rest(returns, monkey
     assert model.calls == 0 and failures == [4]
 
 
-def test_what_was_learnt_is_of_one_kind_of_batch():
+def test_a_history_belongs_to_one_kind_of_batch():
     # GIVEN a batch that fits; THEN larger samples, another mode, device, or memory are not assumed to fit
     model, pieces = residual_network(), [range(2), range(2, 4)]
     cpu, card = torch.device("cpu"), torch.device("cuda", 0)
@@ -163,7 +163,7 @@ def test_those_that_wait_are_on_the_host():
     torch.testing.assert_close(ours.table, theirs.table)
 
 
-def test_what_there_is_room_for_stays():
+def test_tensors_stay_while_they_fit():
     # GIVEN three tensors of a thread, of 2, 4 and 2 MiB, and room for 5 MiB
     spilling = Spilling(torch.device("cpu"), room=5 << 20)
     memory = MicrobatchMemory(spilling, MicrobatchHistory(0))
@@ -201,7 +201,7 @@ def test_spilled_gradients_of_large_samples(kind, room, keep, monkeypatch):
         assert_equal(ours, theirs)
 
 
-def test_what_fits_is_not_copied(monkeypatch):
+def test_batches_that_fit_are_not_copied(monkeypatch):
     # GIVEN a model with a batch that is known to fit
     inputs = torch.randn(4, 3, 96, 96, generator=numbers(1))
     ours, theirs = made(residual_network), made(residual_network)

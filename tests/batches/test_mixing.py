@@ -83,7 +83,7 @@ def test_beside_batchnorm():
     assert torch.equal(model[0].running_mean, torch.zeros(7)) and model[0].num_batches_tracked == 0
 
 
-def test_what_is_not_exact_is_said():
+def test_inexact_gradients_are_warned_about_once():
     # GIVEN exact=False; WHEN a model mixes samples; THEN it runs, with one warning
     model = Around(without_mean)
     with pytest.warns(UserWarning, match="not exact: the model's outputs for a sample depend on which others"):
@@ -138,7 +138,7 @@ class Scaled(nn.Module):
         return {"logits": self.layer(x), "logit_scale": self.scale.exp()}
 
 
-def test_what_cannot_be_cut_is_named():
+def test_outputs_and_inputs_that_cannot_be_cut_are_named():
     # GIVEN a parameter as an output, images of several sizes in a list, and packed sequences
     packed = nn.utils.rnn.pack_sequence([torch.randn(3, 7), torch.randn(2, 7)])
     images = [torch.randn(3, 8, 8), torch.randn(3, 6, 9), torch.randn(3, 5, 5)]

@@ -91,7 +91,7 @@ def test_the_trainer_in_pieces_trains_as_without(tmp_path, kinds, options):
         assert (one - other).abs().max() <= 1e-9
 
 
-def test_what_pieces_are_not_right_for_is_refused(tmp_path):
+def test_unsupported_trainers_are_refused(tmp_path):
     # GIVEN several processes without a micro-batch size, or DeepSpeed, WHEN a step begins, THEN an error explains it
     class Accelerator:
         distributed_type, num_processes = "MULTI_GPU", 2

@@ -88,7 +88,7 @@ def test_a_rank_that_keeps_tensors_is_named_with_line_and_bytes(keeping):
     assert (figure["least"], figure["median"], figure["most"], figure["most_rank"]) == (peaks[0], peaks[0], peaks[3], 3)
 
 
-def test_the_text_says_it_on_one_screen(keeping):
+def test_the_text_fits_one_screen(keeping):
     """WHEN the job is printed
     THEN it fits one screen, names rank and line, and ends with working commands."""
     printed = report(keeping, "job").stdout

@@ -147,7 +147,7 @@ def test_the_stages_of_a_pipeline_are_known(memlab, kind):
 
 
 @pytest.mark.long
-def test_a_rank_says_where_it_is_in_the_mesh(memlab):
+def test_a_rank_reports_its_position_in_the_mesh(memlab):
     """GIVEN training on a mesh of two dimensions, FSDP2 over one and tensor parallel over the other
     WHEN rank and job are reported
     THEN each rank has its coordinates in both, and NCCL's memory is a separate category: a communicator for each dimension,

@@ -55,7 +55,7 @@ def following(memlab, kind, *advice):
 
 
 @pytest.mark.parametrize("kind", ["micro-batches", "gpt", "gpt-eager", "resnet", "stages", "unet", "llama-lora", "lengths"])
-def test_checkpointing_gives_the_peak_that_it_is_said_to_give(memlab, recorded, kind):
+def test_checkpointing_gives_the_predicted_peak(memlab, recorded, kind):
     # GIVEN training without checkpointing, and advice on its recording
     trace, before = recorded(kind)
     answer = advise(memlab, trace)
@@ -105,7 +105,7 @@ def test_of_some_steps_the_cost_of_a_step_is_the_same(memlab):
     assert sampled == pytest.approx(complete, rel=0.03)
 
 
-def test_offloading_says_what_the_link_hides(memlab, recorded):
+def test_offload_advice_has_the_cost_that_the_link_cannot_hide(memlab, recorded):
     # GIVEN training whose activations far exceed the link's capacity during its forward, recorded with GPU times
     trace, _ = recorded("gpt")
     answer = advise(memlab, trace)
@@ -131,7 +131,7 @@ def test_offloading_says_what_the_link_hides(memlab, recorded):
         ("lengths", "settings"),
     ],
 )
-def test_a_change_gives_the_peak_that_it_is_said_to_give(memlab, recorded, kind, advised):
+def test_a_change_gives_the_predicted_peak(memlab, recorded, kind, advised):
     # GIVEN advice on the recording of a training run
     trace, before = recorded(kind)
     advice = of_kind(advise(memlab, trace), advised)
@@ -143,7 +143,7 @@ def test_a_change_gives_the_peak_that_it_is_said_to_give(memlab, recorded, kind,
 
 
 @pytest.mark.parametrize(("kind", "share"), [("gpt", 1.9), ("gpt", 0.6), ("resnet", 1.5), ("llama-lora", 0.5)])
-def test_a_batch_that_is_said_to_fit_fits(memlab, recorded, kind, share):
+def test_a_predicted_batch_fits(memlab, recorded, kind, share):
     # GIVEN training, AND a target above or below its peak
     trace, before = recorded(kind)
     target = int(before["allocated"] * share)
@@ -160,7 +160,7 @@ def test_a_batch_that_is_said_to_fit_fits(memlab, recorded, kind, share):
 
 
 @pytest.mark.parametrize("kind", ["gpt", "words", "gradients"])
-def test_pieces_give_together_what_they_are_said_to_give(memlab, recorded, kind):
+def test_combined_changes_give_the_predicted_peak(memlab, recorded, kind):
     # GIVEN advice on the recording of a training run with a combination of several pieces
     trace, _ = recorded(kind)
     answer = advise(memlab, trace)
@@ -197,7 +197,7 @@ def test_a_leak_is_named_by_its_line(memlab, recorded):
 
 
 @pytest.mark.parametrize("mode", ["evaluate", "train"])
-def test_stopping_a_leak_gives_the_peak_that_it_is_said_to_give(memlab, mode):
+def test_stopping_a_leak_gives_the_predicted_peak(memlab, mode):
     # GIVEN a program that keeps its outputs, allocated by a line that also allocates temporaries
     program = PROGRAMS / "kept_results.py"
     leaking = memlab.python(program, mode, "keep")
@@ -222,7 +222,7 @@ ctypes.CDLL("libcuda.so.1").cuMemAlloc_v2(ctypes.byref(ctypes.c_void_p()), ctype
     ("program", "said"),
     [(OUT_OF_MEMORY, "first allocation ran out of memory"), (BY_THE_DRIVER, "allocated GPU memory by other means")],
 )
-def test_what_allocated_nothing_is_not_said_to_have_used_no_gpu(memlab, program, said):
+def test_gpu_use_without_allocations_is_recognised(memlab, program, said):
     # GIVEN a program that uses the GPU, but allocates nothing through PyTorch
     trace = memlab.python("-c", program).trace
     # WHEN memlab advises on it
@@ -233,7 +233,7 @@ def test_what_allocated_nothing_is_not_said_to_have_used_no_gpu(memlab, program,
     assert said in done.stderr and "did not use a GPU" not in done.stderr
 
 
-def test_what_does_not_help_is_said(memlab, recorded):
+def test_useless_changes_are_listed_as_tried(memlab, recorded):
     # GIVEN training whose peak is in the optimizer's step; THEN checkpointing is listed as tried, and not advised
     trace, _ = recorded("optimizer")
     answer = advise(memlab, trace)
@@ -252,7 +252,7 @@ def test_the_report_has_a_chapter_on_it(memlab, recorded):
     assert memlab.report(trace)["advice"] == advise(memlab, trace)["advice"]
 
 
-def test_smaller_workspaces_save_what_they_are_said_to_save(memlab, recorded):
+def test_smaller_workspaces_save_the_predicted_bytes(memlab, recorded):
     # GIVEN matrix products on many streams, each with a cuBLAS workspace
     trace, before = recorded("streams")
     # WHEN the advice on them is followed; THEN the peak is the predicted one, within 3 %
@@ -280,7 +280,7 @@ def test_a_device_that_is_used_by_mistake_is_named(memlab):
     assert [device["index"] for device in memlab.report(after.trace)["devices"]] == [1]
 
 
-def test_where_nothing_helps_nothing_is_advised(memlab, recorded):
+def test_nothing_is_advised_if_nothing_helps(memlab, recorded):
     # GIVEN a program that keeps nothing unnecessarily, AND suitable settings of its allocator and libraries
     settings = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "CUBLAS_WORKSPACE_CONFIG": ":16:8"}
     trace, _ = recorded("inference", **settings)

@@ -98,7 +98,7 @@ def test_a_snapshots_history_leads_to_its_segments(memlab):
     assert not found["half"]
 
 
-def test_what_is_wrong_is_said(memlab):
+def test_errors_name_the_cause(memlab):
     """GIVEN a wrong setting, a snapshot without history, and a free without an allocation
     WHEN they are replayed
     THEN the error states the cause and the remedy."""
@@ -205,7 +205,7 @@ def test_a_recorded_run_is_replayed_from_the_command_line(memlab):
     assert all(_native.format_size(truth[figure]) in first for figure in ("allocated", "reserved"))
 
 
-def test_what_is_no_snapshot_is_refused(memlab, tmp_path):
+def test_other_files_than_snapshots_are_refused(memlab, tmp_path):
     """GIVEN files that are no snapshots, one of which would run a command when it is unpickled
     THEN each is refused with its name and the reason, and nothing is run."""
 

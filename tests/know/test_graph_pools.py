@@ -28,7 +28,7 @@ def finding(report, kind):
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=["native", "expandable"])
-def test_pools_are_told_apart_and_one_for_all_saves_what_is_said(memlab, settings):
+def test_pools_are_distinguished_and_sharing_one_saves_the_predicted_bytes(memlab, settings):
     # GIVEN a program that captures a graph for each of twelve shapes
     truth, report, advice = run(memlab, settings=settings)
     assert truth["pools"] == 12
@@ -63,7 +63,7 @@ def test_pools_are_told_apart_and_one_for_all_saves_what_is_said(memlab, setting
     assert [piece for piece in advice if piece["kind"] == "share_pool"] == []
 
 
-def test_what_graphs_leave_behind_goes_back_when_the_cache_is_emptied(memlab):
+def test_pools_of_dropped_graphs_are_returned_by_emptying_the_cache(memlab):
     # GIVEN a program that drops its graphs
     truth, report, advice = run(memlab, "dropped")
     # THEN the report shows pools without graphs, AND that emptying the cache frees them

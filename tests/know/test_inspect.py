@@ -60,7 +60,7 @@ def test_figures_are_those_of_a_run(memlab, case):
     assert [[peak.allocated, peak.reserved] for peak in peaks] == runs
 
 
-def test_what_a_report_says(linear):
+def test_a_report_has_categories_cards_and_settings(linear):
     # GIVEN two weights in one storage of 4 MiB; THEN the storage counts once, and the gradients separately
     peak = linear.peak(64)
     assert peak.categories["parameter"] == 4 << 20
@@ -109,7 +109,7 @@ def test_lines_are_the_models(case):
     assert {"(the training loop)", "(the model, put on the GPU)"} <= set(peak.lines)
 
 
-def test_what_the_main_program_defines(memlab):
+def test_models_defined_in_the_main_program(memlab):
     # GIVEN a script that defines its model, loss and optimizer
     program = memlab.folder / "script.py"
     program.write_text("""if True:

@@ -144,7 +144,7 @@ def test_a_batch_below_the_recorded_ones_is_recorded_itself(memlab):
     assert planned_peaks(answer) == peaks(memlab, PLANNED, "gpt", "--batch", "1")
 
 
-def test_the_peak_is_told_by_category_line_and_layer(memlab):
+def test_the_peak_by_category_line_and_layer(memlab):
     """GIVEN a plan
     WHEN its peak is read
     THEN categories, lines and layers each sum to the allocated bytes, and the largest of them are the program's."""
@@ -218,7 +218,7 @@ def test_batches_that_were_not_recorded_are_named(memlab):
 
 
 @pytest.mark.long
-def test_lines_of_libraries_are_named_where_those_of_the_program_say_nothing(memlab):
+def test_lines_of_libraries_are_named_if_the_program_has_one_line(memlab):
     """GIVEN training that calls a library's model in one line
     WHEN it is planned
     THEN the plan has the lines of the library, as its report does."""
@@ -238,7 +238,7 @@ for _ in range(20):
 """
 
 
-def test_what_is_read_back_is_said(memlab):
+def test_lines_that_read_values_back_are_warned_about(memlab):
     """GIVEN a program that reads back the number of positive weights
     WHEN it is planned
     THEN the plan names the line, because the value is 0 on the simulated card."""
@@ -258,7 +258,7 @@ def test_what_is_read_back_is_said(memlab):
         (("--allocator", "max_split_size_mb:1"), (PLANNED, "gan", "--batch", "2"), "at least 20"),
     ],
 )
-def test_what_is_wrong_is_said(memlab, arguments, program, said):
+def test_errors_name_the_cause(memlab, arguments, program, said):
     """GIVEN a program or an option that cannot be planned with
     WHEN it is planned
     THEN the error states what happened, and no files remain."""

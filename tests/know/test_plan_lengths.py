@@ -91,7 +91,7 @@ def test_a_length_that_was_not_recorded(memlab, kind):
     assert [figures(row)] == peaks(memlab, kind, ("", [768] * 12))
 
 
-def test_what_is_printed(memlab):
+def test_lengths_as_text(memlab):
     """GIVEN lengths on the command line, and a card on which they do not fit in the given order
     WHEN the sequence is planned as text
     THEN the plan reports that, has a table of orders and one of settings, and names a change that makes it fit."""
@@ -124,7 +124,7 @@ def test_what_is_printed(memlab):
         ((), ("-c", "pass", "{length}"), "--lengths FILE has the length of each step"),
     ],
 )
-def test_what_is_wrong_is_said(memlab, arguments, program, said):
+def test_errors_name_the_cause(memlab, arguments, program, said):
     (memlab.folder / "words.txt").write_text("8\nmany\n")
     done = plan(memlab, *arguments, program=program)
     assert done.returncode == 2

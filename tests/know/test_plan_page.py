@@ -77,7 +77,7 @@ def test_the_page_is_self_contained(browser, plan, dark):
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_the_page_says_what_the_plan_says(browser, plan):
+def test_the_page_matches_the_plan(browser, plan):
     path, plan = plan
     page = browser.open(path)
     # THEN the answer comes first

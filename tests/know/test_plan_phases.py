@@ -106,7 +106,7 @@ def test_the_trainer_evaluates_and_saves_at_the_end_of_the_short_epoch(memlab, s
     assert rows == [[pytest.approx(run["whole"][0], rel=1e-4), run["whole"][1]] for run in runs]
 
 
-def test_what_fails_after_the_steps_is_noted(memlab):
+def test_failures_after_the_steps_are_noted(memlab):
     """GIVEN a program that divides by a value that is 0 on a simulated card, after its first evaluation
     WHEN it is planned
     THEN its training and the evaluation are planned, and the plan reports the failure."""

@@ -80,7 +80,7 @@ ACCELERATE = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processe
     ],
     ids=["torchrun", "accelerate", "all of the machine's cards"],
 )
-def test_a_launcher_says_how_many_ranks_there_are(memlab, arguments, program):
+def test_a_launcher_determines_the_number_of_ranks(memlab, arguments, program):
     """GIVEN a command that begins with a launcher of four ranks
     WHEN it is planned
     THEN its script is planned as rank 0 of four, as with --ranks; also if it starts its own processes."""

@@ -28,7 +28,7 @@ print(json.dumps(missing))
 """
 
 
-def test_every_example_has_a_name_of_its_own():
+def test_examples_have_unique_names():
     # GIVEN the examples of all crates, which `cargo run --example NAME` selects by name; THEN no two share a name
     examples = [*ROOT.glob("*/examples/*.rs"), *ROOT.glob("*/*/examples/*.rs")]
     names = Counter(path.stem for path in examples)

@@ -81,7 +81,7 @@ def pages(tmp_path_factory):
     return folder
 
 
-def test_there_is_a_page_for_each_command(memlab, pages):
+def test_every_command_has_a_page(memlab, pages):
     help = outcome(memlab.command, "--help").split("Commands:\n")[1].split("\n\n")[0]
     commands = set(re.findall(r"^  (\w+)", help, re.MULTILINE)) - {"help"}
     assert {page.name for page in pages.iterdir()} == {"memlab.1", *(f"memlab-{command}.1" for command in commands)}

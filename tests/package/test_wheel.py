@@ -101,7 +101,7 @@ def test_contents(unpacked):
     assert unpacked.modes["memlab/bin/memlab"] & stat.S_IXUSR
 
 
-def test_what_is_linked_is_listed_with_its_licence(unpacked):
+def test_linked_crates_are_listed_with_their_licences(unpacked):
     # GIVEN the wheel's list of the packages linked into its programs and libraries
     bill = json.loads((unpacked.about / "sboms" / "memlab.cdx.json").read_text())
     assert (bill["bomFormat"], bill["metadata"]["component"]["version"]) == ("CycloneDX", VERSION)

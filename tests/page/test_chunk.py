@@ -123,7 +123,7 @@ class Holder:
         self.kept, self.device = None, None
 
 
-def test_what_a_forward_keeps_is_moved_to_where_it_was_computed(monkeypatch):
+def test_tensors_kept_by_a_forward_move_with_their_part(monkeypatch):
     # GIVEN tensors from a traced forward: of one part, of another, and of the caller
     moved = []
     monkeypatch.setattr(kept_tensors, "move_together", lambda tensors, device: moved.extend(tensors))

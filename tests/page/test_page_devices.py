@@ -169,7 +169,7 @@ def test_memory_that_is_written_to_is_not_copied_to_another_device():
     assert torch.equal(run(model, x)[0], run(twin, x)[0])
 
 
-def test_what_no_argument_brings_keeps_layers_together():
+def test_layers_with_shared_state_stay_on_one_device():
     # GIVEN layers that also read a value from a place that they share with the model
     class Scaled(nn.Module):
         def __init__(self, place):
@@ -369,7 +369,7 @@ def test_layers_in_another_order():
         assert torch.equal(model.layers[5](x), twin.layers[5](x))
 
 
-def test_a_budget_that_is_too_small_says_so_and_the_model_is_as_before():
+def test_a_budget_that_is_too_small_is_refused_and_the_model_is_unchanged():
     # GIVEN a device on which no layer fits
     twin = mlp()
     model = copy.deepcopy(twin)

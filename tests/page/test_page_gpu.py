@@ -85,7 +85,7 @@ def test_methods_that_compute_run_on_the_gpu(memlab):
     assert found == {"devices": ["cuda:0"], "stage": "settled"}
 
 
-def test_what_is_added_to_a_paged_model_is_named_and_taken(memlab):
+def test_added_adapters_are_named_and_paged_after_refresh(memlab):
     pytest.importorskip("peft")
     # GIVEN adapters that are added to a paged model; WHEN it is called
     (found,) = lines(memlab.python(PROGRAMS / "adapters.py", preload=False, env=environment()))

@@ -45,7 +45,7 @@ def test_no_other_split_is_faster(seed):
     assert times(pieces, capacities, firsts) == min(times(pieces, capacities, (0, *other)) for other in others)
 
 
-def test_what_fits_is_split_by_compute():
+def test_models_that_fit_are_split_by_compute():
     # GIVEN memory for all, and a device with twice the memory of the other
     pieces = [Piece({index: 10}, 5.0) for index in range(6)]
     # THEN compute decides

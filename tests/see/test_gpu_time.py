@@ -176,7 +176,7 @@ def stretches(trace, recorded):
     return found
 
 
-def test_a_number_of_steps_that_is_none_is_said(memlab):
+def test_a_wrong_number_of_steps_is_reported(memlab):
     # GIVEN an invalid number; THEN memlab reports it in one line, AND records all steps
     for text in ("0", "often"):
         report, done = run(memlab, "plain", env=TIMED | {"MEMLAB_TIME_EVERY": text})

@@ -33,7 +33,7 @@ def by_category(report, figure):
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "static", "own"])
-def test_a_cache_is_told_to_the_byte(memlab, kind):
+def test_a_cache_is_measured_to_the_byte(memlab, kind):
     if kind != "own":
         pytest.importorskip("transformers")
     # GIVEN a program that holds a cache at its end: one that generate() has kept, or buffers of a module called KVCache

@@ -153,7 +153,7 @@ def test_sparse_gradients_belong_to_their_layer(odd_modules):
     assert layer["gradient_bytes"] == at_peak(report, "gradient") > 0
 
 
-def test_a_class_with_a_call_of_its_own_has_its_layers(odd_modules):
+def test_a_class_with_its_own_call_has_its_layers(odd_modules):
     # GIVEN a model whose class does not use PyTorch's `__call__`
     _, layers, parameters = odd_modules("own_call")
     # THEN its layers are named within it

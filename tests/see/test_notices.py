@@ -83,7 +83,7 @@ def told(memlab):
     return latest, Counter(notice["notice"] for notice in notices)
 
 
-def test_a_command_is_told_while_the_program_runs(memlab):
+def test_a_command_is_notified_while_the_program_runs(memlab):
     """GIVEN a program that leaks, leaves little free, runs out of memory twice, and waits for the notices
     WHEN it runs with a notify command
     THEN the command receives each notice, with the trace's figures, in the environment and as JSON (a second leak notice, if
@@ -121,7 +121,7 @@ def test_a_command_is_told_while_the_program_runs(memlab):
     assert "to the terminal: leak" in run.errors and "to the terminal" not in run.output
 
 
-def test_what_was_not_asked_for_is_not_told(memlab):
+def test_only_requested_notices_are_sent(memlab):
     """GIVEN the same program WHEN the options require a longer leak, and no free memory
     THEN only the out-of-memory notice is sent."""
     command = "cat >> told; touch $MEMLAB_NOTICE"
@@ -131,7 +131,7 @@ def test_what_was_not_asked_for_is_not_told(memlab):
     assert count == {"out-of-memory": 1}
 
 
-def test_a_leak_is_told_again_when_as_much_again_has_grown(memlab):
+def test_a_leak_is_reported_again_once_it_has_doubled(memlab):
     """GIVEN a program that continues to leak after its first notice WHEN it has leaked ten times as much
     THEN further notices were sent, each with at least twice the bytes."""
     more = """
@@ -268,7 +268,7 @@ def test_a_webhook_that_nobody_answers(memlab):
     assert code == 7
 
 
-def test_a_command_is_told_under_the_dashboard(memlab):
+def test_a_command_is_notified_under_the_dashboard(memlab):
     """GIVEN a program under the dashboard WHEN it runs out of memory
     THEN a command gets the notice, and its output is not on the screen."""
     script = memlab.folder / "program.py"
@@ -300,7 +300,7 @@ def test_a_command_is_told_under_the_dashboard(memlab):
     assert b"SHOULD NOT BE SEEN" not in screen
 
 
-def test_options_without_anybody_to_tell_are_refused():
+def test_options_without_a_receiver_are_refused():
     for options, said in (
         (["--notify-free", "1GiB"], "--notify <CMD>|--webhook <URL>"),
         (["--webhook", "x"], "https://host"),

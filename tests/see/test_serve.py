@@ -335,7 +335,7 @@ def test_other_machines_need_the_token_for_all(served):
     assert done.returncode == 2 and "chmod 600" in done.stderr
 
 
-def test_it_says_what_is_in_the_way_and_ends_at_once(served):
+def test_a_server_names_the_obstacle_and_ends_at_once(served):
     # GIVEN a server, without any program
     served.serve(env={"MEMLAB_SERVE_TOKEN": ""})
     assert "#token=" in served.page
@@ -476,7 +476,7 @@ def test_grafanas_own_types_take_the_dashboard():
 @pytest.mark.long
 @needs_prometheus
 @pytest.mark.parametrize("accept", ["text/plain", "application/openmetrics-text"])
-def test_promtool_has_nothing_to_say(served, accept):
+def test_promtool_accepts_the_figures(served, accept):
     # GIVEN figures of a program in either format
     served.serve()
     process = served.program()

@@ -92,7 +92,7 @@ def test_the_context_is_that_of_the_card(memlab):
     assert free(SIMGPU_CARD="t4")[1] == "Tesla T4"
 
 
-def test_a_command_under_a_command_has_cards_of_its_own(memlab):
+def test_nested_commands_have_their_own_cards(memlab):
     # GIVEN a command that simulates another card; THEN its command sees that card
     inner = [memlab.command, "simulate", "--card", "t4", "--", PYTHON, "-c", FREE]
     done = simulate(memlab, "--card", "h100", "--memory", "9GiB", "--", *inner)
@@ -128,7 +128,7 @@ def test_a_replaced_ld_preload_is_reported(memlab):
     assert kept.returncode == 0 and "simgpu:" not in kept.stderr
 
 
-def test_what_cannot_be_run_is_said(memlab):
+def test_unknown_cards_and_programs_are_errors(memlab):
     # GIVEN an unknown card
     done = simulate(memlab, "--card", "a100", "true")
     # THEN the error lists the most similar ones first

@@ -355,7 +355,7 @@ def test_a_line_of_several_devices(monkeypatch):
     assert found["return value"] == [0, 100, 60, 40, 20, 7, None, None, None, 1]
 
 
-def test_no_data_says_why(memlab):
+def test_missing_data_has_a_reason(memlab):
     program = """
     from memlab import profile
     @profile

@@ -77,7 +77,7 @@ def test_every_logger_has_the_figures_of_pytorch(memlab, preload):
     assert written["wandb"]["memlab/peak"][3] == written["mlflow"]["memlab/peak"][3] == (3, active["memlab/peak"])
 
 
-def test_what_is_no_logger_is_refused():
+def test_objects_that_are_not_loggers_are_refused():
     # GIVEN an object that accepts no figures, WHEN it is passed as a logger, THEN the error names valid ones
     with pytest.raises(TypeError, match="given a int, which is no logger: give one of Lightning's"):
         package.log(0, 3)
@@ -202,7 +202,7 @@ def test_hugging_faces_reports_have_the_memory_beside_the_loss(memlab, fails):
     assert artifacts == [("memlab-report", "memlab-report.html")]
 
 
-def test_what_a_callback_deletes_is_gone_while_the_trainer_logs():
+def test_objects_deleted_by_a_callback_are_freed_while_the_trainer_logs():
     # GIVEN a Hugging Face callback that finds the reporting callbacks, and then drops an object
     transformers = pytest.importorskip("transformers")
     from memlab.integrations.transformers import _reporters

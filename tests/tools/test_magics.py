@@ -98,7 +98,7 @@ def test_statements_run_as_they_stand(memlab, preload):
 
 
 @START
-def test_the_options_do_what_they_say(memlab, preload):
+def test_options_of_the_magics(memlab, preload):
     setup = (
         LOAD
         + "\ndef f(device='cuda'):\n    kept = torch.ones(1 << 20, device=device)\n    return kept\nname = 'figures.txt'"
@@ -131,7 +131,7 @@ def test_the_options_do_what_they_say(memlab, preload):
     assert table(gpu)[line][0] == "4.00M"
 
 
-def test_mistakes_are_said_in_one_line(memlab):
+def test_mistakes_are_reported_in_one_line(memlab):
     # GIVEN cells that cannot run as they stand, and the message for each
     mistakes = [
         ("%mlrun -f nothing ran = 1", "'nothing' is no function: NameError: name 'nothing' is not defined"),
@@ -232,7 +232,7 @@ def test_a_cell_that_fails_shows_its_figures(memlab, preload):
     assert after.error is None
 
 
-def test_what_a_cell_kept_is_not_what_it_changed(memlab):
+def test_kept_memory_of_a_cell_is_not_its_change(memlab):
     # GIVEN a cell that runs twice and frees the first run's memory in the second, and one that ends the recording
     cell = "%%memlab -o figures\nx = torch.ones(1 << 20, device='cuda')"
     value = "[figures.start, figures.end, figures.kept, [[line.file, line.kept] for line in figures.lines]]"
@@ -292,7 +292,7 @@ def test_the_gpu_now(memlab, preload):
     assert [bundle["text/plain"][:6] for bundle in results[2].shown] == ["cuda:1"] and results[3].shown == []
 
 
-def test_without_a_gpu_each_says_why(memlab):
+def test_without_a_gpu_each_magic_gives_the_reason(memlab):
     # GIVEN a machine without one
     cells = [LOAD, "%memlab", "%%memlab\nx = 1", "%%mlrun -f f\ndef f():\n    return 1\nf();"]
     results, _ = run_cells(memlab, cells, env={"CUDA_VISIBLE_DEVICES": ""})

@@ -71,7 +71,7 @@ def test_html_sums_what_it_leaves_out():
     assert re.search(r"\b3 more tensors +10\.00M\b", text) and re.search(r"\b3 more lines +6\.00M\b", text)
 
 
-def test_tensors_that_are_not_from_pytorchs_allocator_are_told():
+def test_tensors_outside_pytorchs_allocator_are_reported():
     # GIVEN 1.5 MiB of tensors in memory that another library has allocated
     text = lines(report_of(foreign=3 * MIB // 2))
     # THEN a line below the allocator's sum, which is smaller than the tensors', gives their size

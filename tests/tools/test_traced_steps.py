@@ -13,7 +13,7 @@ def figures(rows, *names):
     return [tuple(row[name] for name in names) for row in rows]
 
 
-def test_steps_of_a_trace_have_what_the_training_says(memlab):
+def test_steps_of_a_trace_have_the_data_of_the_training(memlab):
     # GIVEN training on the CPU and on a card, by epochs and in loops
     run = memlab.python(PROGRAM, **CARD)
     assert run.code == 0, run.errors
@@ -58,7 +58,7 @@ def test_steps_of_a_trace_have_what_the_training_says(memlab):
     assert next(steps, None) is None
 
 
-def test_a_process_without_memlab_says_nothing(memlab):
+def test_a_process_without_memlab_records_nothing(memlab):
     run = memlab.python(PROGRAM, preload=False, **CARD)
     assert run.code == 0, run.errors
     assert not run.traces and len(json.loads(run.output)) == 5

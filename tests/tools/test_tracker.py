@@ -215,7 +215,7 @@ def test_threads_that_allocate_while_the_tracker_is_asked(memlab):
     assert bad == 0 and own == truth
 
 
-def test_a_forked_child_has_books_of_its_own(memlab):
+def test_a_forked_child_has_its_own_books(memlab):
     program = """
     import os, multiprocessing
     memlab.start()
@@ -327,7 +327,7 @@ def test_importing_touches_neither_cuda_nor_torch(memlab):
 
 
 @pytest.mark.parametrize("env", [{"CUDA_VISIBLE_DEVICES": ""}, {"MEMLAB": "0"}])
-def test_without_a_gpu_tools_say_so_once_and_return_nothing(memlab, env):
+def test_tools_without_a_gpu_warn_once_and_return_nothing(memlab, env):
     program = """
     import json, torch, memlab
     with memlab.watch() as watched:

@@ -93,7 +93,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("criterion", ["mean", "own"])
 @pytest.mark.parametrize("loop", MISTAKES)
-def test_what_is_left_out_is_said(loop, criterion):
+def test_omissions_of_a_loop_are_warned_about_once(loop, criterion):
     # GIVEN a loop with a mistake, such as a skipped step
     ib, _ = training()
     if criterion == "own":

@@ -104,7 +104,7 @@ def test_larger_pieces_are_advised_where_they_fit():
     assert advice_on(pieced(way="lockstep")) == ""
 
 
-def test_a_piece_of_one_sample_is_told_where_two_do_not_fit():
+def test_a_piece_of_one_sample_is_reported_if_two_do_not_fit():
     alone = pieced(samples=8, pieces=8)
     assert "A piece is one sample, which takes 2.00 GiB: two do not fit" in advice_on(
         alone, micro_batch=None, room_nbytes=3 * GIB
@@ -112,7 +112,7 @@ def test_a_piece_of_one_sample_is_told_where_two_do_not_fit():
     assert advice_on(alone, micro_batch=None) == ""
 
 
-def test_what_is_computed_or_copied_without_need_is_told():
+def test_needless_computation_and_copies_are_reported():
     assert "replay runs its forward twice" in advice_on(pieced(way="replay", pieces=1))
     assert advice_on(pieced(way="replay", pieces=1), pieced(way="replay"), room_nbytes=3 * GIB) == ""
     spilled = pieced(way="whole batch", pieces=1, offloaded=5 * GIB)

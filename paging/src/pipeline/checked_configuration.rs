@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_right_is_said() {
+    fn overlapping_and_unknown_units_are_errors() {
         // GIVEN points that need overlapping or unknown units, WHEN they are checked, THEN the error names them.
         let error = configuration(&[(10, &[0, 2])], &[]).err().unwrap().to_string();
         assert_eq!(error, "point 0 (key 10): units 0 and 2 are needed at the same time and overlap in the ring");

@@ -166,7 +166,7 @@ fn the_names_that_a_cell_gets_later_do_not_matter() {
 }
 
 #[test]
-fn a_watch_that_missed_lines_says_so() {
+fn a_watch_that_missed_lines_reports_it() {
     let mut program = Program::new();
     let (open, over) = (program.books.begin_watch(0), program.books.begin_watch(0));
     program.alloc(1, 0x1000, 4096, 1);
@@ -182,7 +182,7 @@ fn a_watch_that_missed_lines_says_so() {
 }
 
 #[test]
-fn a_watch_has_a_timeline_of_its_own() {
+fn a_watch_has_its_own_timeline() {
     const SECOND: u64 = 1_000_000_000;
     // GIVEN a program that allocated memory an hour ago
     let mut program = Program::new();

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_half_typed_is_a_word_and_what_is_wrong_is_said() {
+    fn half_typed_filters_are_words_and_wrong_ones_are_errors() {
         assert_eq!(passing("/h\\.1"), [""; 0]);
         assert_eq!(passing("!"), [""; 0]);
         let error = Filter::parse("/[/").unwrap_err();

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_moment_is_refused_with_what_is() {
+    fn errors_list_the_valid_moments() {
         let error = |text: &str| text.parse::<NamedMoment>().unwrap_err();
         for text in ["", "Peak", "s", "1.2.3s", "-1s", "1e3s", "infs", "1:2:3:4", ":", "1:"] {
             assert_eq!(error(text), FORMS, "{text}");
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_is_parsed_again() {
+    fn typed_moments_are_parsed_again() {
         for moment in [
             NamedMoment::Peak,
             NamedMoment::End,
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn joined_steps_are_told() {
+    fn joined_steps_are_described() {
         let joined = |index, steps| StepView { index, steps, ..StepView::default() };
         let steps = [joined(3, 4), joined(7, 4)];
         assert_eq!(step(&steps, 7).map(|step| step.index), Ok(7));

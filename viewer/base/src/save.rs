@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_is_not_written() {
+    fn the_trace_being_read_is_not_overwritten() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         fs::write(path("run.jsonl"), "").unwrap();

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_source_is_not_read() {
+    fn only_source_files_are_read() {
         let nothing = Sources::default();
         for file in ["/proc/self/pagemap", "/proc/self/status", "/dev/zero", "/dev", "/nowhere/at/all.py", ""] {
             assert!(open(file, &nothing, 0).is_err(), "{file}");

@@ -141,7 +141,7 @@ fn the_figures_add_up() {
 }
 
 #[test]
-fn the_table_of_steps_has_what_a_training_says() {
+fn the_table_of_steps_has_the_data_of_a_training() {
     // GIVEN a run whose training records its first step, with words that contain markup
     let told = r#"{"trained":0,"epoch":0,"batch":0,"samples":300,"duration":1000000000,"loss":2.5,"way":"<b>replay","pieces":4,"offloaded":1073741824}"#;
     let story = common::trained(3).text;

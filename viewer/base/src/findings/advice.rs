@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_grew_comes_before_holes_that_are_smaller() {
+    fn growth_comes_before_smaller_holes() {
         // GIVEN an out-of-memory error with 80 MiB free in pieces
         let mib = |count: u64| count << 20;
         let oom = OomView {

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_small_is_said_to_be_missing() {
+    fn omitted_calls_are_counted() {
         let names = [("/a.py", "a"), ("/b.py", "b"), ("/c.py", "c"), ("/d.py", "d")];
         let tree = tree(&names, &[1_000_000, 900, 10, 9]);
         assert!(drawing(&tree, Measure::AtPeak, "", 100).contains(">2 calls are too small to draw: each below 251 B "));

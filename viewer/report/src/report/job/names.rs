@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_are_told_in_ranges() {
+    fn ranks_are_printed_as_ranges() {
         assert_eq!(ranges(vec![3]), "3");
         assert_eq!(ranges(vec![5, 0, 1, 2, 6]), "0–2, 5, 6");
         assert_eq!(ranges((0..20).map(|number| number * 2).collect()), "0, 2, 4, 6 and 16 more");
