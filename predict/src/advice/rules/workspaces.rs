@@ -32,7 +32,7 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, candidates: &mut Candidates
         candidates.reject(
             Kind::Workspaces,
             VARIABLE,
-            format!("saves {saved}: not worth it, as products may become slower"),
+            format!("saves {saved}: not worth it, as matrix products may become slower"),
         );
         return;
     }
@@ -45,7 +45,8 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, candidates: &mut Candidates
         cost: Cost::UNKNOWN,
         how: format!("export {VARIABLE}={setting}"),
         because: format!(
-            "cuBLAS has workspaces of up to {}, and {} with this; products that use much of them become slower",
+            "cuBLAS workspaces take up to {}, and {} with this setting; matrix products that need large workspaces become \
+             slower",
             size(largest),
             size(small)
         ),
