@@ -95,7 +95,7 @@ pub(super) fn others(model: &Model, device: &DeviceView, several: bool, is_out_o
     Some(Finding { kind: Kind::OtherProcesses, device: device.index, bytes, what: what.and("."), next })
 }
 
-/// Finding on memory reserved but not handed out at the peak, outside of private pools of CUDA graphs.
+/// Finding on unallocated reserved memory at the peak, outside private pools of CUDA graphs.
 pub(super) fn fragmentation(model: &Model, device: &DeviceView, several: bool) -> Option<Finding> {
     let reserved = device.reserved_bytes_at_peak.saturating_sub(device.private_reserved_bytes_at_peak);
     let allocated = device.peak_allocated_bytes.saturating_sub(device.private_allocated_bytes_at_peak);

@@ -21,7 +21,7 @@ pub fn advised(advices: &AdviceReport, columns: usize) -> Vec<String> {
 /// Title: the peak, and the target if one is given.
 pub fn title(advices: &AdviceReport) -> String {
     let AdviceReport { device, peak_bytes, target_bytes, .. } = advices;
-    let aim = target_bytes.map(|target| format!(", {} wanted", size(target))).unwrap_or_default();
+    let aim = target_bytes.map(|target| format!(", target {}", size(target))).unwrap_or_default();
     let peak = format!("{} allocated at the peak of cuda:{device}{aim}", size(*peak_bytes));
     match advices.advice.is_empty() {
         true => format!("Advice: nothing to change ({peak})"),

@@ -93,7 +93,7 @@ pub(super) fn share_title(allocated: u64, attributed: u64) -> &'static str {
     if allocated == attributed { "of allocated" } else { "of held" }
 }
 
-/// Lines that held most at the peak.
+/// Largest lines at the peak.
 pub(super) fn lines(names: &ReportNames<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
     let lines = names.model.lines(device.index);
     let held: Vec<&LineView> = lines.iter().filter(|line| line.live_bytes_at_peak > 0).collect();
@@ -152,7 +152,7 @@ fn lines_title(names: &ReportNames<'_>, device: &DeviceView) -> [String; 2] {
     [format!("{what}, with libraries"), why]
 }
 
-/// Layers that held most at the peak.
+/// Largest layers at the peak.
 pub(super) fn layers(names: &ReportNames<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
     let mut layers = names.model.layers(device.index);
     layers.retain(|layer| layer.live_bytes_at_peak > 0);
@@ -274,7 +274,7 @@ pub(super) fn growth(names: &ReportNames<'_>, device: &DeviceView, columns: usiz
     section(&title, &table, None, columns)
 }
 
-/// Reserved memory that is not handed out, and the size of the holes.
+/// Unallocated reserved memory, and the size of the holes.
 pub(super) fn fragmentation(names: &ReportNames<'_>, device: &DeviceView) -> Vec<String> {
     let map = names.model.segments(device.index);
     if map.segments.is_empty() && device.reserved_bytes_at_peak == 0 {
@@ -287,7 +287,7 @@ pub(super) fn fragmentation(names: &ReportNames<'_>, device: &DeviceView) -> Vec
         size(device.reserved_bytes_at_peak),
         format::percent(idle, device.reserved_bytes_at_peak)
     )];
-    // Once nothing is handed out, the holes are just the segments.
+    // Once nothing is allocated, the holes are just the segments.
     if device.allocated_bytes > 0 && map.free_bytes > 0 {
         lines.push(format!(
             "  {} {} of {} ({}), in {} segments; the largest free block is {}",

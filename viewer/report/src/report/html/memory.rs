@@ -65,7 +65,7 @@ pub(super) fn figure(names: &ReportNames<'_>, device: &DeviceView) -> Markup {
                     } @else if !device.process_is_known {
                         (note("The driver does not separate processes here: others count as context."))
                     }
-                    // Reserved memory that is not handed out.
+                    // Unallocated reserved memory.
                     @if !fragmentation.is_empty() {
                         p.note { (broken(&fragmentation)) }
                     }
