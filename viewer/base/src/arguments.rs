@@ -59,7 +59,7 @@ pub fn moments_help() -> String {
 ///
 /// A message that points to `memlab ps`.
 pub fn pid(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| "expected a process ID; `memlab ps` lists them".to_owned())
+    text.parse().map_err(|_| "write a process ID; `memlab ps` lists them".to_owned())
 }
 
 /// Parses a time above 0.

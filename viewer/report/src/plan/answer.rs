@@ -317,8 +317,8 @@ fn warnings(question: &Question, family: &Family, needs: &Needs, shown: Option<u
     }
     if family.unmatched > 0 {
         warnings.push(format!(
-            "{} of {} requests at the larger batch have no counterpart at the smaller one (at most {} at once): they are \
-             assumed equal at every batch",
+            "{} of {} requests at the larger batch have no counterpart at the smaller one (at most {} at once): they count \
+             the same at every batch",
             family.unmatched,
             family.recording.allocations.len(),
             size(family.unmatched_bytes)
@@ -327,26 +327,25 @@ fn warnings(question: &Question, family: &Family, needs: &Needs, shown: Option<u
     match needs.planned.steadiness {
         Steadiness::After(_) => {}
         Steadiness::Grows(bytes) => {
-            warnings.push(format!("each step keeps {} more: a long enough run fits on no card", size(bytes)));
+            warnings.push(format!("each step keeps {} more: a long run fits on no card", size(bytes)));
         }
         Steadiness::NotYet => {
-            warnings.push("reserved memory did not become steady: a long run may reserve somewhat more".to_owned());
+            warnings.push("the allocator had not settled: a long run may reserve more".to_owned());
         }
         Steadiness::Unknown => warnings.push(
-            "the recorded steps differ from each other, or are too few: the figures hold for these steps only. Record more \
-             with --steps"
+            "the recorded steps differ, or are too few: the figures hold for these steps only. Record more with --steps"
                 .to_owned(),
         ),
     }
     if let Some(shown) = shown.filter(|shown| question.program.is_far(*shown)) {
         warnings.push(format!(
-            "batch {shown} is more than {EXTRAPOLATION_LIMIT} times the largest recorded one: other kernels may run there; \
-             --check records it too"
+            "batch {shown} is more than {EXTRAPOLATION_LIMIT} times the largest recorded one: kernels may choose other \
+             algorithms; --check records it too"
         ));
     }
     if !card.context_is_measured {
         warnings.push(format!(
-            "the context of this card, {}, is an estimate, within some hundred MiB",
+            "the context of this card, {}, is an estimate, to a few hundred MiB",
             size(card.context_bytes)
         ));
     }
