@@ -45,7 +45,7 @@ impl Kind {
             Self::Gradients => "Free gradients",
             Self::FusedOptimizer => "Use a fused optimizer",
             Self::Workspaces => "Use smaller workspaces",
-            Self::Settings => "Configure the allocator",
+            Self::Settings => "Tune the allocator",
             Self::Context => "Avoid a stray context",
             Self::Leak => "Fix a leak",
             Self::SharePool => "Share one pool among CUDA graphs",

@@ -152,7 +152,7 @@ mod tests {
         let (lines, warning) = shown(&ran, u64::MAX);
         let edited = [line(1, "a = 1", true), line(2, "b = 2", false), line(3, "c = 3", true), line(4, "c = 3", false)];
         assert_eq!(lines, edited);
-        assert!(warning.contains("1 of 2 lines"), "{warning}");
+        assert!(warning.contains("1 of 2 recorded lines"), "{warning}");
         // WHEN it is gone, or shorter THEN the recorded lines are left
         std::fs::write(&file, "a = 1\n").unwrap();
         assert_eq!(shown(&ran, u64::MAX).0, [line(1, "a = 1", true), line(3, "c = 3", true)]);

@@ -80,7 +80,7 @@ fn findings_and_errors_name_the_shown_lines() {
     assert!(verdict.contains("hub/model.py:90") && verdict.contains("hub/trainer.py:50"), "{verdict}");
     // AND if the user's lines are requested, they are named everywhere
     let users = memlab(&folder, "report --libraries=never a.jsonl");
-    assert!(!users.contains("hub/") && users.contains("train.py:7 main asked for 700 MiB"), "{users}");
+    assert!(!users.contains("hub/") && users.contains("train.py:7 main requested 700 MiB"), "{users}");
     assert!(users.contains("train.py:7 main holds 8.00 MiB more"), "{users}");
     // AND JSON has both lines for an error
     let json: Value = serde_json::from_str(&memlab(&folder, "report --json a.jsonl")).unwrap();

@@ -29,11 +29,7 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, candidates: &mut Candidates
     let saved_bytes = before.saturating_sub(after);
     if saved_bytes < MIN_SAVED_BYTES {
         let saved = size(saved_bytes);
-        candidates.reject(
-            Kind::Workspaces,
-            VARIABLE,
-            format!("saves {saved}: not worth it, as matrix products may become slower"),
-        );
+        candidates.reject(Kind::Workspaces, VARIABLE, format!("saves {saved}: not worth slower matrix products"));
         return;
     }
     let advice = Advice {

@@ -141,7 +141,7 @@ fn growth(names: &RankNames<'_>) -> Option<JobFinding> {
         ))
         .and_code(names.line(line.line.as_ref()))
         .and(".");
-    let next = format!("`{}` shows the retained memory and its cause.", report_of(&job.ranks[most]));
+    let next = format!("`{}` shows the cause.", report_of(&job.ranks[most]));
     Some(JobFinding { kind: "leak", ranks, bytes, what, next })
 }
 
