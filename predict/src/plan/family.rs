@@ -51,8 +51,8 @@ impl fmt::Display for FamilyError {
             Self::SameBatch(batch) => write!(f, "both recordings are at batch {batch}: use two batch sizes"),
             Self::TooDifferent { unmatched, of } => write!(
                 f,
-                "the two recordings differ too much: {unmatched} of {of} allocations of one recording have no counterpart in \
-                 the other. Are they the same program, with the same options apart from the batch?"
+                "the two recordings differ too much: {unmatched} of {of} allocations of one recording have no counterpart \
+                 in the other. Are they the same program, with the same options apart from the batch?"
             ),
         }
     }

@@ -320,8 +320,8 @@ fn a_condensed_trace_has_its_peak() {
     let message = error(&folder, &["diff", "a.jsonl@step:0", "c.jsonl@step:0"]);
     assert_eq!(
         message,
-        "memlab: c.jsonl: this trace was condensed to stay within MEMLAB_TRACE_MAX and no longer contains the end of step 0. \
-         It is complete after 5.00 s (step 1): use --at end, or a time or step after that\n"
+        "memlab: c.jsonl: this trace was condensed to stay within MEMLAB_TRACE_MAX and no longer contains the end of step \
+         0. It is complete after 5.00 s (step 1): use --at end, or a time or step after that\n"
     );
 }
 
