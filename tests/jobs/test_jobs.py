@@ -93,7 +93,7 @@ def test_the_text_fits_one_screen(keeping):
     THEN it fits one screen, names rank and line, and ends with working commands."""
     printed = report(keeping, "job").stdout
     assert len(printed.splitlines()) < 45
-    assert "Not alike: rank 3 held 24.0 MiB more than the median rank at the peak" in printed
+    assert "Imbalance: rank 3 held 24.0 MiB more than the median rank at the peak" in printed
     assert f"job_ranks.py:{lines_of('torch.empty(8 << 20')[0]}  <module>" in printed
     commands = [line.split(": ", 1)[1] for line in printed.splitlines() if ": memlab " in line]
     assert [command.split()[1] for command in commands] == ["report", "diff"]
@@ -128,7 +128,7 @@ def test_the_newest_job_of_a_folder_is_reported(keeping, tmp_path):
         (tmp_path / trace.name).write_bytes(trace.read_bytes())
     done = report(keeping, "--json", tmp_path)
     assert len(json.loads(done.stdout)["ranks"]) == 4
-    assert "(the newest job; 1 more there are not its ranks)" in done.stderr
+    assert "(the newest job; 1 other trace left out)" in done.stderr
 
 
 def test_the_first_rank_out_of_memory_and_the_others_then(memlab):

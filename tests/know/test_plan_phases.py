@@ -93,7 +93,7 @@ def test_each_phase_has_its_own_peak(memlab):
     assert phases["training"] < phases["evaluation"] == run["evaluation"][0]
     assert (phases["training"], phases["saving"]) == (run["training"][0], run["saving"][0])
     assert answer["peak"]["phase"] == "evaluation"
-    assert any(advice.startswith("evaluation takes") for advice in answer["advice"])
+    assert any(advice.startswith("evaluation needs") for advice in answer["advice"])
 
 
 @pytest.mark.long

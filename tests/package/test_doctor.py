@@ -92,7 +92,7 @@ def test_without_devices(doctor):
     ("environment", "said"),
     [
         ({"MEMLAB": "0"}, "MEMLAB=0"),
-        ({"MEMLAB_LIB": "/no/such/libmemlab.so"}, "there is no such file"),
+        ({"MEMLAB_LIB": "/no/such/libmemlab.so"}, "no such file"),
         ({"MEMLAB_LIB": "/etc/hostname"}, "cannot be loaded: object '/etc/hostname'"),
     ],
 )

@@ -168,9 +168,9 @@ def test_the_report_has_a_table_of_ranges(memlab):
     for text in (report(), report("--at", "end")):
         (row,) = (line for line in text.splitlines() if line.endswith("  setup/weights"))
         assert row.split()[:2] == ["2.00", "MiB"]
-        assert "Ranges that the program names" in text and "(outside any range)" in text
+        assert "Named ranges" in text and "(outside any range)" in text
     for html in (report("--html", page), report("--html", page, "--at", "end")):
-        assert "<h3>Ranges that the program names</h3>" in html and "setup/weights" in html
+        assert "<h3>Named ranges</h3>" in html and "setup/weights" in html
 
 
 def test_exports_have_the_ranges(memlab):

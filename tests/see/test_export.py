@@ -262,7 +262,7 @@ def test_perfetto_reads_the_run_over_time(trained):
     instants = {event.categories[0]: (time, event) for time, event in events["cuda:0 events"]}
     assert instants.keys() == {"peak", "oom"}
     assert instants["oom"][0] == start + report["ooms"][0]["time_ns"]
-    assert instants["oom"][1].name == "out of memory: 1.00 TiB asked for"
+    assert instants["oom"][1].name == "out of memory: 1.00 TiB requested"
     # AND the process and its threads have their names
     (process,) = (track.process for track in tracks if track.HasField("process"))
     assert (process.pid, process.process_name) == (report["process"]["pid"], "exported.py")

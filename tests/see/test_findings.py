@@ -60,7 +60,7 @@ def test_leaks_are_found_with_their_cause_and_remedy(memlab):
     view = subprocess.run(
         [memlab.command, "view", "--once", "--size", "600x40", trace], capture_output=True, text=True
     ).stdout
-    assert text.index("What to look at") < text.index("=== Device")
+    assert text.index("Findings") < text.index("=== Device")
     assert "never used by backward" in " ".join(text.split())
     assert "never used by backward" in page and "never used by backward" in view
 
@@ -79,7 +79,7 @@ def test_a_failed_first_allocation_is_found_with_the_other_process(memlab):
     # THEN both are found, the other process with its pid
     assert kinds(report) == ["out_of_memory", "other_processes"], report["findings"]
     failure, others = report["findings"]
-    assert f"{line_of('torch.empty(2048')} crowded asked for 2.00 GiB with 0 B allocated" in failure["what"]
+    assert f"{line_of('torch.empty(2048')} crowded requested 2.00 GiB with 0 B allocated" in failure["what"]
     assert f"pid {printed['other']}" in failure["next"] and f"pid {printed['other']}" in others["what"]
     (device,) = report["devices"]
     assert (device["index"], device["allocations"]) == (0, 0) and "SimGPU" in device["name"]

@@ -81,5 +81,5 @@ def test_a_pool_of_jax_is_a_finding(memlab, library):
     # THEN the report names it, and a way to limit it
     (finding,) = memlab.report(run.trace)["findings"]
     assert (finding["kind"], finding["bytes"]) == ("jax_pool", 1536 * MIB)
-    assert "JAX takes 1.50 GiB" in finding["what"]
+    assert "JAX reserves 1.50 GiB" in finding["what"]
     assert "XLA_PYTHON_CLIENT_PREALLOCATE=false" in finding["next"]

@@ -242,7 +242,7 @@ def test_reading_is_open_here_and_moving_needs_the_token(served):
     status, _, text = served.ask("/processes/1-none/offload", "POST", token=TOKEN)
     assert (status, text) == (404, "this process no longer runs: nothing was moved\n")
     assert served.ask(f"/fragment/{id}?at=step:7")[0] == 404
-    assert "12' of what?" in served.ask(f"/fragment/{id}?at=12")[2]
+    assert "12 has no unit" in served.ask(f"/fragment/{id}?at=12")[2]
 
 
 def test_connections_of_others_leave_room_for_the_owner(served):

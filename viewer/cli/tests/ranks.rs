@@ -294,7 +294,7 @@ fn a_folder_of_ranks_opens_on_them() {
     session.wait_for("1 out of memory");
     // AND Enter opens a rank, and b returns
     session.press("jjj");
-    session.wait_for("It grows");
+    session.wait_for("Growth");
     session.press("\r");
     session.wait_until("rank 3", |text| text.contains("rank 3/12") && text.contains("Device memory"));
     session.press("b");

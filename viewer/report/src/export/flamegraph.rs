@@ -172,7 +172,7 @@ impl Drawing<'_> {
     fn call(&mut self, call: &Call, row: usize, start: u64) {
         let (bytes, own) = (self.measure.of(&call.inclusive), self.measure.of(&call.own));
         let Some(line) = call.line.as_deref() else {
-            let title = "(no Python line)\nno Python frame was there: other threads, C++";
+            let title = "(no Python line)\nno Python frame: other threads, C++";
             return self.frame(row, start, own, "(no Python line)", 'l', title, bytes, 0);
         };
         let name = name(line);

@@ -69,7 +69,7 @@ impl<'j> RankNames<'j> {
     /// Kind and name of a difference.
     pub fn held(&self, held: &ComparedMemory) -> (&'static str, String) {
         match held {
-            ComparedMemory::Peak => ("peak", "all that PyTorch allocated".to_owned()),
+            ComparedMemory::Peak => ("peak", "total allocated".to_owned()),
             ComparedMemory::Category(category) => ("category", category_names(*category).0.to_owned()),
             ComparedMemory::Line(line) => ("line", self.line(line.as_ref())),
             ComparedMemory::Layer(layer) => ("layer", self.layer(layer)),
