@@ -46,7 +46,7 @@ const SCREENS: [(&str, &str, &str); 7] = [
     ("3", "params", "Layers"),
     ("4", "Memory map", "Segments"),
     ("5", "ended at", "Steps"),
-    ("6", "who asked", "Events"),
+    ("6", "the latest ", "Events"),
     ("7", "per step", "Processes"),
 ];
 
@@ -316,7 +316,7 @@ fn live(folder: &Path, seconds: u64) -> io::Result<()> {
             dashboard.press(key)?;
             answers.push(
                 dashboard.wait(words, |text| {
-                    text.contains(words) || text.contains("looking it up") && text.contains(&tab)
+                    text.contains(words) || text.contains("loading") && text.contains(&tab)
                 })?,
             );
         }
@@ -463,7 +463,7 @@ fn open(folder: &Path) -> io::Result<()> {
         let first = dashboard.wait("dashboard", |text| text.contains("opening"))?;
         let words = if screen == "segments" { "Memory map" } else { "Device memory" };
         dashboard.wait("peak", |text| {
-            text.contains(" at the peak ") && text.contains(words) && !text.contains("looking it up")
+            text.contains(" at the peak ") && text.contains(words) && !text.contains("loading")
         })?;
         let seconds = started.elapsed().as_secs_f64();
         println!(
@@ -488,7 +488,7 @@ fn jump(dashboard: &mut Dashboard, screen: &str) -> io::Result<()> {
         let shown = format!("after step {step} ");
         let started = Instant::now();
         dashboard.press("\r")?;
-        dashboard.wait("moment", |text| text.contains(&shown) && !text.contains("looking it up"))?;
+        dashboard.wait("moment", |text| text.contains(&shown) && !text.contains("loading"))?;
         answers.push(started.elapsed());
     }
     answers.sort();
