@@ -146,7 +146,7 @@ fn a_moment_can_be_typed_and_errors_are_reported() {
     // AND moments after the end of the run are refused
     press(&mut app, "⎋t99:00\n");
     let error = app.prompt.as_ref().and_then(|prompt| prompt.error.clone()).expect("the run is shorter");
-    assert!(error.contains("later than the end"), "{error}");
+    assert!(error.contains("is after the end"), "{error}");
     press(&mut app, "⎋");
     assert_eq!(app.context.moment, ShownMoment::Peak);
 }

@@ -226,7 +226,7 @@ fn a_program_without_ranges() {
     assert!(screen.contains("none: name a range with memlab.annotate"), "{screen}");
     // The layers come back with the same key.
     press(&mut app, "a");
-    assert!(!format!("{}", draw(&mut app, (120, 40)).backend()).contains("names a range"));
+    assert!(!format!("{}", draw(&mut app, (120, 40)).backend()).contains("name a range"));
 }
 
 #[test]
@@ -345,7 +345,10 @@ fn offloading_requires_confirmation_and_restoring_does_not() {
     // AND nothing can be restored yet
     assert_eq!(asked(&mut app, 'r'), None);
     assert!(
-        app.context.notice.as_ref().is_some_and(|notice| notice.contains("train.py (PID 4242) has nothing in host memory")),
+        app.context
+            .notice
+            .as_ref()
+            .is_some_and(|notice| notice.contains("train.py (PID 4242) has nothing in host memory")),
         "{:?}",
         app.context.notice
     );
@@ -354,7 +357,7 @@ fn offloading_requires_confirmation_and_restoring_does_not() {
     for key in ['o', 'r'] {
         assert_eq!(asked(&mut app, key), None);
         assert!(
-            app.context.notice.as_ref().is_some_and(|notice| notice.contains("moves already")),
+            app.context.notice.as_ref().is_some_and(|notice| notice.contains("is already moving")),
             "{:?}",
             app.context.notice
         );

@@ -353,7 +353,7 @@ fn a_comparison_stays_until_the_next_is_loaded() {
     files.show(&mut app);
     let rows = screen(&mut app, (120, 40));
     find(&rows, "Growth: step 2 → step 3");
-    assert!(!rows.iter().any(|row| row.contains("looking up")));
+    assert!(!rows.iter().any(|row| row.contains("loading")));
     // AND nothing of it is shown for another process
     press(&mut app, "d");
     let rows = screen(&mut app, (120, 40));

@@ -545,7 +545,7 @@ fn a_program_that_reads_a_pipe_gets_no_keys() {
     session.press("9");
     session.wait_for("got <from a pipe>");
     session.press("\r");
-    session.wait_for("reads its input from a pipe or a file");
+    session.wait_for("input is a pipe or a file");
     std::fs::write(session.folder.path().join("go"), "").expect("written");
     session.wait_for("exit code 0");
     session.press("q");

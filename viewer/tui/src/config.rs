@@ -109,11 +109,7 @@ impl Config {
         put("Units of sizes: \"auto\", \"MiB\", \"GiB\" or \"bytes\".", "units", quoted(self.units.as_str()));
         let screens = Screen::ALL.map(|screen| format!("\"{}\"", screen.title().to_lowercase())).join(", ");
         put(&format!("The first screen: {screens}."), "screen", quoted(&self.screen.title().to_lowercase()));
-        put(
-            "Seconds shown by the chart; 0: the whole run.",
-            "window_seconds",
-            Some(self.window_seconds.to_string()),
-        );
+        put("Seconds shown by the chart; 0: the whole run.", "window_seconds", Some(self.window_seconds.to_string()));
         put(
             "Count the memory of called lines and inner layers in lines and layers: true or false.",
             "inclusive",

@@ -61,7 +61,9 @@ impl App {
         let (who, of) = (who(process), watched(process));
         let moving = about.moving.as_ref();
         match moving.map(|moving| moving.state).unwrap_or_default() {
-            MoveState::Offloaded | MoveState::Checkpointed => Err(format!("{who} is already offloaded: press r to restore it")),
+            MoveState::Offloaded | MoveState::Checkpointed => {
+                Err(format!("{who} is already offloaded: press r to restore it"))
+            }
             _ => {
                 let enabled = moving.filter(|moving| moving.enabled);
                 let order = MoveOrder { of, who, kind: OperationKind::Offload, by_driver: enabled.is_none() };

@@ -123,9 +123,7 @@ impl Context {
             if forward { steps.find(|step| step.end_time > now) } else { steps.rev().find(|step| step.end_time < now) };
         match step.map(|step| (step.end_event, step.end_time)) {
             Some((event, time)) => self.go_to_event(event, time),
-            None => {
-                self.notice = Some(if forward { "no later step" } else { "no earlier step" }.into())
-            }
+            None => self.notice = Some(if forward { "no later step" } else { "no earlier step" }.into()),
         }
     }
 

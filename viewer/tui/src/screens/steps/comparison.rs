@@ -78,7 +78,8 @@ fn notes(
     let is_gone = before.is_some_and(|before| comparison.before.time > before.end_time);
     if is_gone || comparison.after.time > after.end_time {
         let earliest = format::duration(comparison.before.time);
-        notes.push((format!("the trace no longer has that step; shown is its earliest moment, {earliest}"), theme.warn));
+        notes
+            .push((format!("the trace no longer has that step; shown is its earliest moment, {earliest}"), theme.warn));
     }
     let index = device.step_at(after.end_time);
     let ooms = context.process().map_or(&[][..], |process| &process.ooms).iter();
