@@ -320,7 +320,7 @@ fn calls_have_the_figures_of_lines() {
     let expected = [(12, 18, "+6.00 MiB"), (140, 6, "+4.00 MiB"), (74, 6, ""), (88, 6, ""), (74, 6, "")];
     assert_eq!(figures(&app), rows(&expected));
     let screen = draw(&mut app).join("\n");
-    assert!(screen.contains("no allocations of its own; including callees: now 36.0 MiB in 18 blocks"), "{screen}");
+    assert!(screen.contains("no allocations of its own; with callees: now 36.0 MiB in 18 blocks"), "{screen}");
     // AND a moment of the past has the same
     press(&mut app, "tstep 2\n");
     opened.show(&mut app);

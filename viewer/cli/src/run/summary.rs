@@ -170,7 +170,7 @@ fn of_device(words: &mut String, process: &ProcessSnapshot, device: &DeviceSnaps
     if totals.allocations == 0 {
         let _ = writeln!(
             words,
-            "  cuda:{}{name}: peak {} used{of_total} after {}; nothing allocated by PyTorch",
+            "  cuda:{}{name}: peak {} used{of_total} after {}; PyTorch allocated nothing",
             totals.index,
             size(totals.peak_used_bytes),
             format::duration(totals.peak_time),

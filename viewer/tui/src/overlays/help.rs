@@ -24,7 +24,7 @@ const TABLES: [HelpKey; 7] = [
     ("j k ↑ ↓ PgUp PgDn g G", "move in the table; or use the mouse wheel"),
     ("s  S", "sort by the next column, in reverse; or click on a heading"),
     ("/", "filter: a word, /regex/, size>1MiB, layer:h.3, class:Linear, category:…, !not"),
-    ("i", "lines and layers: own memory, or including callees and inner layers"),
+    ("i", "lines and layers: own memory, or with callees and inner layers"),
     ("L", "lines: your lines only, or also library lines; on every screen"),
     ("u", "units: auto, MiB, GiB, bytes"),
     ("e", "export the screen to a file: CSV, JSON or a picture"),

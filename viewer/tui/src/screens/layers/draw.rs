@@ -66,7 +66,7 @@ impl LayersScreen {
         let count = if !is_flat || rows.len() == all { all.to_string() } else { format!("{} of {all}", rows.len()) };
         let counted = match (is_flat, context.inclusive) {
             (true, _) => "",
-            (false, true) => "including inner layers",
+            (false, true) => "with inner layers",
             (false, false) => "open layers: own memory",
         };
         let facts =
@@ -113,7 +113,7 @@ fn draw_detail(buffer: &mut Buffer, area: Rect, context: &Context, row: &LayerIt
     let mut lines = vec![(format!("{who}: {}", held(&row.own)), theme.text)];
     if !is_outside {
         lines[0].0 += " (own memory)";
-        lines.push((format!("including inner layers: {}", held(&row.inclusive)), theme.text));
+        lines.push((format!("with inner layers: {}", held(&row.inclusive)), theme.text));
     }
     if let Some(time) = row.time() {
         lines.push((format!("GPU: {}", gpu_time_words(&time)), theme.dim));

@@ -55,7 +55,7 @@ impl LinesScreen {
         let top = rows.iter().filter(|row| row.depth == 0).count();
         let is_tree = self.is_tree && pane.is_none();
         let count = if top == all || is_tree { all.to_string() } else { format!("{top} of {all}") };
-        let counted = if context.inclusive && !is_tree && pane.is_none() { "including callees" } else { "" };
+        let counted = if context.inclusive && !is_tree && pane.is_none() { "with callees" } else { "" };
         let title = if is_tree { "Call tree" } else { "Lines" };
         let told =
             context.process().filter(|process| process.scope == Scope::Libraries).map_or("", |_| "with library lines");
@@ -140,7 +140,7 @@ fn figures_in_words(context: &Context, row: &LineItem) -> String {
     match &row.figures.inclusive {
         Some(held) => {
             let at_peak = format!("at peak {}", context.size(held.live_bytes_at_peak));
-            format!("{itself}; including callees: {}", in_order(live(held.live_bytes, held.live_blocks), at_peak))
+            format!("{itself}; with callees: {}", in_order(live(held.live_bytes, held.live_blocks), at_peak))
         }
         None => itself,
     }

@@ -24,7 +24,7 @@ impl RangeTable {
         let is_flat = !context.filter.is_empty();
         let counted = match (is_flat, context.inclusive) {
             (true, _) => "",
-            (false, true) => "including inner ranges",
+            (false, true) => "with inner ranges",
             (false, false) => "open ranges: own memory",
         };
         let facts = vec![fact(counted, theme.dim), fact(items.len().to_string(), theme.dim)];
@@ -78,7 +78,7 @@ fn draw_detail(buffer: &mut Buffer, area: Rect, context: &Context, item: &RangeI
         lines[0].0 = format!("allocated outside any range: {}", held(&item.node.own));
     }
     if item.is_open.is_some() {
-        lines.push((format!("including inner ranges: {}", held(&item.node.inclusive)), theme.text));
+        lines.push((format!("with inner ranges: {}", held(&item.node.inclusive)), theme.text));
     }
     let at_peak = item.node.inclusive.categories_at_peak;
     let mut held: Vec<(Category, u64)> =
