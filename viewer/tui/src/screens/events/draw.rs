@@ -221,7 +221,7 @@ fn facts_of(context: &Context, process: &ProcessSnapshot, item: &EventItem) -> V
 fn outcome(event: &EventView) -> &'static str {
     match event.kind {
         EventKind::Alloc => " allocated",
-        EventKind::Free => " freed; allocated",
+        EventKind::Free => " freed (stack of its allocation)",
         EventKind::DriverAlloc(_, true) => " from the driver, for a segment",
         EventKind::DriverAlloc(_, false) => " from the driver",
         EventKind::DriverFree(_) => " returned to the driver",

@@ -177,7 +177,7 @@ fn facts(context: &Context, shown: usize) -> Vec<Fact> {
 
 fn draw_none(buffer: &mut Buffer, area: Rect, theme: &Theme) {
     let lines = [
-        ("no optimizer step has ended yet", theme.text),
+        ("no optimizer step has ended", theme.text),
         ("a step ends when a PyTorch optimizer's step() returns", theme.dim),
     ];
     for (y, (words, style)) in (area.y..area.bottom()).zip(lines) {
