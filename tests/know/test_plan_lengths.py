@@ -117,11 +117,11 @@ def test_lengths_as_text(memlab):
     [
         (("--lengths", "8,16"), ("-c", "pass"), "write {length} where the command takes the length"),
         (("--lengths", "nowhere.txt"), ("-c", "pass", "{length}"), "nowhere.txt: No such file"),
-        (("--lengths", "words.txt"), ("-c", "pass", "{length}"), 'words.txt:2: "many" is no length'),
+        (("--lengths", "words.txt"), ("-c", "pass", "{length}"), 'words.txt:2: "many" is not a length'),
         (("--lengths", "1,2"), ("-c", "pass", "{length}"), "the longest of the lengths must be 4 or more"),
         (("--lengths", "8,0"), ("-c", "pass", "{length}"), "write lengths as 512,300,1024"),
         (("--lengths", "8,16"), ("-c", "pass", "{batch}", "{length}"), "all steps have one batch size: --batch 8"),
-        ((), ("-c", "pass", "{length}"), "--lengths FILE has the length of each step"),
+        ((), ("-c", "pass", "{length}"), "--lengths FILE, with the length of each step"),
     ],
 )
 def test_errors_name_the_cause(memlab, arguments, program, said):

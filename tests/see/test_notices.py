@@ -166,7 +166,7 @@ def test_a_command_that_fails_or_hangs_changes_nothing(memlab):
     options = ("--force", "--notify", hanging, "--notify-leak-steps", 100)
     run = record(memlab, *options, waits_for=["out-of-memory"])
     assert run.code == 7
-    assert f"memlab: --notify: `{hanging}` went on after the program, and was ended\n" in run.errors
+    assert f"memlab: --notify: `{hanging}` outlasted the program and was ended\n" in run.errors
     pid = int((memlab.folder / "out-of-memory").read_text())
     wait_until(lambda: not running(pid))
 

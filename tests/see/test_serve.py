@@ -240,7 +240,7 @@ def test_reading_is_open_here_and_moving_needs_the_token(served):
     assert do(process, UNCHANGED)[0][0] == allocated
     # AND requests for missing processes get an explanatory error
     status, _, text = served.ask("/processes/1-none/offload", "POST", token=TOKEN)
-    assert (status, text) == (404, "this process no longer runs: nothing was moved\n")
+    assert (status, text) == (404, "this process has ended: nothing was moved\n")
     assert served.ask(f"/fragment/{id}?at=step:7")[0] == 404
     assert "12 has no unit" in served.ask(f"/fragment/{id}?at=12")[2]
 

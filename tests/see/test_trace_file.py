@@ -71,7 +71,7 @@ def test_files_that_are_not_traces_are_not_replaced(memlab, recorded, what):
     # AND `memlab run` does not start the program
     run = recorded("forks", 0, command=[memlab.command, "run", "-o", taken, "--"])
     assert (run.returncode, run.stdout) == (2, "")
-    assert "replaces nothing but traces" in run.stderr
+    assert "replaces only traces" in run.stderr
     assert taken.lstat().st_ino == before.st_ino
 
 

@@ -46,7 +46,7 @@ const SCREENS: [(&str, &str, &str); 7] = [
     ("3", "params", "Layers"),
     ("4", "Memory map", "Segments"),
     ("5", "ended at", "Steps"),
-    ("6", "who asked", "Events"),
+    ("6", "the latest ", "Events"),
     ("7", "per step", "Processes"),
 ];
 
@@ -315,9 +315,8 @@ fn live(folder: &Path, seconds: u64) -> io::Result<()> {
             let tab = format!("{key} ");
             dashboard.press(key)?;
             answers.push(
-                dashboard.wait(words, |text| {
-                    text.contains(words) || text.contains("looking it up") && text.contains(&tab)
-                })?,
+                dashboard
+                    .wait(words, |text| text.contains(words) || text.contains("loading") && text.contains(&tab))?,
             );
         }
         answers.sort();
@@ -462,9 +461,8 @@ fn open(folder: &Path) -> io::Result<()> {
         let mut dashboard = Dashboard::start(&["view", &path, "--at", "peak", "--screen", screen])?;
         let first = dashboard.wait("dashboard", |text| text.contains("opening"))?;
         let words = if screen == "segments" { "Memory map" } else { "Device memory" };
-        dashboard.wait("peak", |text| {
-            text.contains(" at the peak ") && text.contains(words) && !text.contains("looking it up")
-        })?;
+        dashboard
+            .wait("peak", |text| text.contains(" at the peak ") && text.contains(words) && !text.contains("loading"))?;
         let seconds = started.elapsed().as_secs_f64();
         println!(
             "a trace of {:.2} GB at its peak ({screen}): first screen after {:.0} ms",
@@ -488,7 +486,7 @@ fn jump(dashboard: &mut Dashboard, screen: &str) -> io::Result<()> {
         let shown = format!("after step {step} ");
         let started = Instant::now();
         dashboard.press("\r")?;
-        dashboard.wait("moment", |text| text.contains(&shown) && !text.contains("looking it up"))?;
+        dashboard.wait("moment", |text| text.contains(&shown) && !text.contains("loading"))?;
         answers.push(started.elapsed());
     }
     answers.sort();

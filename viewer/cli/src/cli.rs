@@ -36,16 +36,16 @@ Examples:
   memlab run --offload -- python train.py  record a run whose memory can be moved
   memlab offload 4242                      move its GPU memory to host memory; it waits
   memlab restore 4242                      move it back; the program continues
-  memlab report memlab-train-4242.jsonl    print where the memory was
+  memlab report memlab-train-4242.jsonl    report the memory by line and layer
   memlab report --html a.html a.jsonl      write the report as a web page
-  memlab advise memlab-train-4242.jsonl    print what to change so that it takes less
-  memlab diff a.jsonl b.jsonl              print what changed from one run to another
+  memlab advise memlab-train-4242.jsonl    suggest changes that lower its memory
+  memlab diff a.jsonl b.jsonl              compare two runs
   memlab export a.jsonl --format csv -o a.csv
   memlab view memlab-train-4242.jsonl      show the dashboard on a recorded run
   memlab plan --card 24GiB -- python train.py --batch {batch}
-                                           tell the largest batch that fits, without a GPU
+                                           forecast the largest batch that fits, without a GPU
   memlab simulate --card a100-40gb -- python train.py
-                                           run without a GPU, as if on that one
+                                           run on a simulated GPU
   LD_PRELOAD=libmemlab.so python train.py  record without this command";
 
 #[derive(Debug, Subcommand)]

@@ -166,9 +166,9 @@ impl Running {
     fn failed(&self, ended: ExitOutcome, error: &RecordingError) -> anyhow::Error {
         match (ended, error) {
             (ExitOutcome::Code(0), RecordingError::Read(_)) => self.error_with_output(
-                "did not use a GPU. Has its PyTorch been built for CUDA (torch.version.cuda), and does it use the device?",
+                "did not use a GPU. Check that its PyTorch is built for CUDA (torch.version.cuda), and that it uses the device.",
             ),
-            (ExitOutcome::Code(0), error) => self.error_with_output(&format!("cannot be planned with: {error}")),
+            (ExitOutcome::Code(0), error) => self.error_with_output(&format!("gives no forecast: {error}")),
             (ended, _) => self.error_with_output(&format!("ended with {}", ended.describe())),
         }
     }

@@ -64,12 +64,12 @@ fn a_process_without_memlab_is_checkpointed_and_restored() {
     let (code, out, err) = driver.memlab(&runtime, &format!("offload {pid} --full --timeout 2s"));
     assert_eq!((code, err.as_str()), (Some(0), ""));
     assert!(out.starts_with(&format!("checkpointed process {pid} in ")), "{out}");
-    assert!(out.contains(&format!("`memlab restore {pid}` brings it back")), "{out}");
+    assert!(out.contains(&format!("`memlab restore {pid}` restores it")), "{out}");
     assert_eq!((driver.calls().as_str(), driver.state().as_str()), ("timeout 2000, reserved 0 lock checkpoint", "2"));
     // AND a second offload is refused
     let (code, _, err) = driver.memlab(&runtime, &format!("offload {pid} --full"));
     assert_eq!(code, Some(1));
-    assert!(err.contains("is checkpointed already"), "{err}");
+    assert!(err.contains("is already checkpointed"), "{err}");
     // WHEN it is restored THEN the driver restores and unlocks it
     let (code, out, err) = driver.memlab(&runtime, &format!("restore {pid} --json"));
     assert_eq!((code, err.as_str()), (Some(0), ""));
@@ -81,7 +81,7 @@ fn a_process_without_memlab_is_checkpointed_and_restored() {
     assert!(err.contains("is not traced"), "{err}");
     let (code, _, err) = driver.memlab(&runtime, "offload 4194304 --full");
     assert_eq!(code, Some(2));
-    assert!(err.contains("there is no process 4194304"), "{err}");
+    assert!(err.contains("no process 4194304"), "{err}");
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_failed_checkpoint_lets_the_program_continue() {
     driver.fail("checkpoint", 1, 1);
     driver.fail("unlock", 1, 1);
     let (_, _, err) = driver.memlab(&runtime, &line);
-    assert!(err.contains("could not be continued") && driver.state() == "1", "{err}");
+    assert!(err.contains("could not continue") && driver.state() == "1", "{err}");
     assert_eq!(driver.memlab(&runtime, &format!("restore {}", std::process::id())).0, Some(0));
     assert_eq!(driver.state(), "0");
 }
@@ -142,7 +142,7 @@ fn restore_waits_for_a_full_device() {
     assert!(err.contains("out of memory (CUDA_ERROR_OUT_OF_MEMORY); it stays in host memory"), "{err}");
     let (code, out, err) = driver.memlab(&runtime, &format!("restore {pid} --wait"));
     assert_eq!((code, driver.state().as_str()), (Some(0), "0"), "{err}");
-    assert!(out.starts_with("restored") && err.matches("trying again").count() == 1, "{out}{err}");
+    assert!(out.starts_with("restored") && err.matches("retrying until").count() == 1, "{out}{err}");
     // AND a lost process is reported
     driver.put("state", 3);
     let (code, _, err) = driver.memlab(&runtime, &format!("restore {pid} --wait"));

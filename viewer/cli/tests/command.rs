@@ -206,7 +206,7 @@ fn traces_of_children_are_in_the_summary() {
 fn an_untraced_program_is_not_reported_as_unused() {
     let folder = folder();
     let output = output(memlab(&folder, &["run", "--", "true"]).env("MEMLAB", "0"));
-    assert_eq!(errors(&output), "memlab: true: exit code 0; MEMLAB=0 switches memlab off, so there is no trace\n");
+    assert_eq!(errors(&output), "memlab: true: exit code 0; MEMLAB=0 switches memlab off; no trace was written\n");
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn a_cut_trace_gets_an_end_and_the_summary_the_exit_code() {
     // AND the summary has its exit code, the duration until then, and a line on the cut trace
     let text = errors(&output);
     assert!(text.contains(&format!(") {}, exit code 7", duration(time))), "{time}: {text}");
-    assert!(text.contains("the trace was cut") && !text.contains("no end on record"), "{text}");
+    assert!(text.contains("the trace was cut") && !text.contains("end not recorded"), "{text}");
     assert!(time > 1000, "{time}");
 }
 
@@ -235,7 +235,7 @@ fn several_traces_are_reported_together() {
     let script = TRACED.replace('\'', r"'\''");
     let text = errors(&run(&folder, &format!("sh -c '{script}' & sh -c '{script}' & wait")));
     // THEN the summary's hint names both, and can be run as printed
-    let hint = text.lines().find_map(|line| line.strip_prefix("  what held it: memlab ")).expect("a hint");
+    let hint = text.lines().find_map(|line| line.strip_prefix("  at the peak: memlab ")).expect("a hint");
     let arguments: Vec<&str> = hint.split(' ').collect();
     assert_eq!(arguments.len(), 3, "{hint}");
     let reports = output(&mut memlab(&folder, &arguments));
@@ -257,7 +257,7 @@ fn a_program_without_pytorch_is_summarized_by_its_used_memory() {
     let script = TRACED.replace("libc10_cuda.so\",1,0,128", "saxpy\",0,0,0");
     let script = script.lines().filter(|line| !line.contains("[\"a\"")).collect::<Vec<_>>().join("\n");
     let text = errors(&run(&folder, &format!("{script}\necho '[\"end\",3000000,0,null]' >> \"$trace\"")));
-    assert!(text.contains("peak 3.00 GiB used of 141 GiB after 1 ms") && !text.contains("allocated"), "{text}");
+    assert!(text.contains("peak 3.00 GiB used of 141 GiB after 1 ms") && !text.contains("allocated after"), "{text}");
 }
 
 /// The exit code and the error message of memlab.
@@ -284,7 +284,7 @@ fn impossible_runs_are_refused_before_they_start() {
         (&["report", "missing.jsonl"], 2, "missing.jsonl"),
         (&["view", "train.py"], 2, "empty"),
         (&["view", "--size", "0x0", "train.py"], 2, "120x40"),
-        (&["top", "4194305"], 2, "there is no process 4194305"),
+        (&["top", "4194305"], 2, "no process 4194305"),
         (&["top", "1"], 2, "process 1"),
     ] {
         let (exit, text) = refusal(&folder, arguments);

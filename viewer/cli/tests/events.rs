@@ -46,7 +46,7 @@ fn events_without_colours_and_without_unicode() {
 fn missing_events_have_a_reason() {
     let mut app = on_map(None);
     app.screen = Screen::Events;
-    assert!(screen(&mut app).contains("looking it up"));
+    assert!(screen(&mut app).contains("loading"));
     assert_looks_at("events-none", &[(80, 24)], || {
         let mut app = on_events(&eventful(), ENDED);
         app.context.set_filter("nobody").unwrap();

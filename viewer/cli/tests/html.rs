@@ -285,7 +285,7 @@ fn the_command_writes_one_page_and_replaces_no_trace() {
     parse(&String::from_utf8(output.stdout).unwrap());
     // Two traces are refused.
     let (code, errors) = says(&["report", "a.jsonl", "b.jsonl", "--html", "a.html"]);
-    assert!(code == Some(2) && errors.contains("one page for one trace or job, and 2 traces were given"), "{errors}");
+    assert!(code == Some(2) && errors.contains("one page for one trace or job, but 2 traces were given"), "{errors}");
     // So is JSON.
     let (code, errors) = says(&["report", "a.jsonl", "--html", "a.html", "--json"]);
     assert!(code == Some(2) && errors.contains("cannot be used with"), "{errors}");

@@ -146,7 +146,7 @@ fn a_moment_can_be_typed_and_errors_are_reported() {
     // AND moments after the end of the run are refused
     press(&mut app, "⎋t99:00\n");
     let error = app.prompt.as_ref().and_then(|prompt| prompt.error.clone()).expect("the run is shorter");
-    assert!(error.contains("later than the end"), "{error}");
+    assert!(error.contains("is after the end"), "{error}");
     press(&mut app, "⎋");
     assert_eq!(app.context.moment, ShownMoment::Peak);
 }
@@ -235,12 +235,12 @@ fn the_mouse_selects_tabs_rows_and_headings() {
     assert_eq!(app.overlay, None);
     // WHEN a heading is clicked THEN the table is sorted by it
     let screen = draw(&mut app);
-    click(&mut app, find(&screen, "its most"));
+    click(&mut app, find(&screen, "own peak"));
     let most = |app: &App| {
         app.lines.items(&app.context).iter().map(|item| item.figures.own.peak_live_bytes).collect::<Vec<_>>()
     };
     assert!(most(&app).is_sorted_by(|a, b| a >= b));
-    click(&mut app, find(&screen, "its most"));
+    click(&mut app, find(&screen, "own peak"));
     assert!(most(&app).is_sorted());
     // AND the wheel moves the cursor
     app.lines.table.selected = 0;
@@ -320,7 +320,7 @@ fn calls_have_the_figures_of_lines() {
     let expected = [(12, 18, "+6.00 MiB"), (140, 6, "+4.00 MiB"), (74, 6, ""), (88, 6, ""), (74, 6, "")];
     assert_eq!(figures(&app), rows(&expected));
     let screen = draw(&mut app).join("\n");
-    assert!(screen.contains("allocates nothing itself; with what it calls: now 36.0 MiB in 18 blocks"), "{screen}");
+    assert!(screen.contains("no allocations of its own; with callees: now 36.0 MiB in 18 blocks"), "{screen}");
     // AND a moment of the past has the same
     press(&mut app, "tstep 2\n");
     opened.show(&mut app);
@@ -556,5 +556,5 @@ fn an_out_of_memory_is_found() {
     let (mut opened, mut app) = (Opened::new(&[&story]), self::app());
     opened.show(&mut app);
     press(&mut app, "O");
-    assert_eq!(app.context.notice.as_deref(), Some("there was no out-of-memory"));
+    assert_eq!(app.context.notice.as_deref(), Some("no out-of-memory error"));
 }

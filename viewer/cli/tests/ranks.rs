@@ -290,7 +290,7 @@ fn a_folder_of_ranks_opens_on_them() {
     };
     let mut session = Session::start_with(&["view", "{}/job"], &stories[0], fill);
     // THEN the Ranks screen is in front, fully read, with its findings
-    session.wait_for("rank 3 peaks highest");
+    session.wait_for("rank 3 has the highest peak");
     session.wait_for("1 out of memory");
     // AND Enter opens a rank, and b returns
     session.press("jjj");
@@ -298,7 +298,7 @@ fn a_folder_of_ranks_opens_on_them() {
     session.press("\r");
     session.wait_until("rank 3", |text| text.contains("rank 3/12") && text.contains("Device memory"));
     session.press("b");
-    session.wait_for("rank 3 peaks highest");
+    session.wait_for("rank 3 has the highest peak");
     session.press("q");
     let (code, restored, text) = session.end();
     assert_eq!((code, restored), (0, true), "{text}");

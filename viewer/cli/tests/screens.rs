@@ -223,10 +223,10 @@ fn a_program_without_ranges() {
     let mut app = live(2);
     press(&mut app, "3a");
     let screen = format!("{}", draw(&mut app, (120, 40)).backend());
-    assert!(screen.contains("none: memlab.annotate(\"forward\") names a range"), "{screen}");
+    assert!(screen.contains("none: name a range with memlab.annotate"), "{screen}");
     // The layers come back with the same key.
     press(&mut app, "a");
-    assert!(!format!("{}", draw(&mut app, (120, 40)).backend()).contains("names a range"));
+    assert!(!format!("{}", draw(&mut app, (120, 40)).backend()).contains("name a range"));
 }
 
 #[test]
@@ -345,7 +345,10 @@ fn offloading_requires_confirmation_and_restoring_does_not() {
     // AND nothing can be restored yet
     assert_eq!(asked(&mut app, 'r'), None);
     assert!(
-        app.context.notice.as_ref().is_some_and(|notice| notice.contains("nothing of train.py")),
+        app.context
+            .notice
+            .as_ref()
+            .is_some_and(|notice| notice.contains("train.py (PID 4242) has nothing in host memory")),
         "{:?}",
         app.context.notice
     );
@@ -354,7 +357,7 @@ fn offloading_requires_confirmation_and_restoring_does_not() {
     for key in ['o', 'r'] {
         assert_eq!(asked(&mut app, key), None);
         assert!(
-            app.context.notice.as_ref().is_some_and(|notice| notice.contains("moves already")),
+            app.context.notice.as_ref().is_some_and(|notice| notice.contains("is already moving")),
             "{:?}",
             app.context.notice
         );
@@ -390,7 +393,7 @@ fn impossible_moves_are_explained() {
     let mut app = app_on(vec![story.process(ProcessState::Ended { code: Some(0), signal: None })], 5);
     for key in ['o', 'r'] {
         assert_eq!(asked(&mut app, key), None);
-        assert_eq!(app.context.notice.as_deref(), Some("train.py (PID 4242) has ended: it has no GPU memory any more"));
+        assert_eq!(app.context.notice.as_deref(), Some("train.py (PID 4242) has ended and holds no GPU memory"));
     }
     // AND its status is not queried
     assert_eq!(app.watched(), []);
@@ -405,7 +408,7 @@ fn impossible_moves_are_explained() {
     assert_eq!(app.context.notice.as_deref(), Some("process 4242 refuses"));
     let mut app = app_on(Vec::new(), 0);
     asked(&mut app, 'r');
-    assert_eq!(app.context.notice.as_deref(), Some("there is no process yet"));
+    assert_eq!(app.context.notice.as_deref(), Some("no process yet"));
 }
 
 #[test]

@@ -54,7 +54,7 @@ fn blocks_that_match_the_filter_are_highlighted() {
         seen.push(app.segments.selected_piece(&app.context).expect("a block").bytes / MIB);
     }
     assert_eq!(seen, [256, 192, 300, 200, 200, 200]);
-    assert_eq!(app.context.notice.as_deref(), Some("no further block passes the filter"));
+    assert_eq!(app.context.notice.as_deref(), Some("no other block matches the filter"));
     press(&mut app, "hhh");
     assert_eq!(app.segments.selected_piece(&app.context).expect("a block").bytes, 256 * MIB);
 }

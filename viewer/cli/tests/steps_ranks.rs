@@ -342,22 +342,22 @@ fn a_comparison_stays_until_the_next_is_loaded() {
     let mut other = Story::begin(4243, None);
     other.train(0, 3);
     let (mut app, mut files) = opened(Screen::Steps, &[&leaking(6), &other]);
-    find(&screen(&mut app, (120, 40)), "What grew: step 4 → step 5");
+    find(&screen(&mut app, (120, 40)), "Growth: step 4 → step 5");
     // WHEN the cursor moves THEN it stays under its title, and the screen shows that the next one is loading
     press(&mut app, "jj");
     let rows = screen(&mut app, (120, 40));
-    find(&rows, "What grew: step 4 → step 5");
-    find(&rows, "looking up step 3");
+    find(&rows, "Growth: step 4 → step 5");
+    find(&rows, "loading step 3");
     find(&rows, "18.3 GiB → 18.4 GiB  By line");
     // AND then the next one is shown
     files.show(&mut app);
     let rows = screen(&mut app, (120, 40));
-    find(&rows, "What grew: step 2 → step 3");
-    assert!(!rows.iter().any(|row| row.contains("looking up")));
+    find(&rows, "Growth: step 2 → step 3");
+    assert!(!rows.iter().any(|row| row.contains("loading")));
     // AND nothing of it is shown for another process
     press(&mut app, "d");
     let rows = screen(&mut app, (120, 40));
-    find(&rows, "looking it up…");
+    find(&rows, "loading…");
 }
 
 #[test]
@@ -466,7 +466,7 @@ fn clicking_a_step_on_the_overview_selects_its_end() {
     let (mut app, mut files) = opened(Screen::Overview, &[&leaking(150)]);
     let rows = screen(&mut app, (120, 40));
     let (_, top) = find(&rows, "Peak by step");
-    find(&rows, "steps 0 to 149, 2 a column");
+    find(&rows, "steps 0 to 149, 2 per column");
     // WHEN the third column is clicked THEN the moment shown is the end of the sixth step
     click(&mut app, 1 + 10 + 2, top + 2);
     assert_eq!(app.context.cursor_time(), Some(app.context.device().expect("a device").steps[5].end_time));

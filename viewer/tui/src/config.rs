@@ -71,7 +71,7 @@ impl Config {
         toml::from_str(text).map_err(|error: toml::de::Error| {
             let line = error.span().map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);
             let line = line.map(|line| format!("line {line}: ")).unwrap_or_default();
-            format!("{line}{}; `memlab config --print` shows what there is", error.message().replace('\n', " "))
+            format!("{line}{}; `memlab config --print` lists the keys", error.message().replace('\n', " "))
         })
     }
 
@@ -97,30 +97,26 @@ impl Config {
         };
         let quoted = |word: &str| Some(format!("\"{word}\""));
         put(
-            "Colours: \"dark\", \"light\", \"contrast\" or \"mono\"; unset: as the terminal's background asks for.",
+            "Colours: \"dark\", \"light\", \"contrast\" or \"mono\"; unset: by the terminal's background.",
             "theme",
             self.theme.and_then(|theme| quoted(theme.as_str())),
         );
         put(
-            "Whether all of Unicode may be drawn: true or false; unset: if the locale says so.",
+            "Draw with Unicode: true or false; unset: by the locale.",
             "unicode",
             self.unicode.map(|unicode| unicode.to_string()),
         );
-        put("How sizes are written: \"auto\", \"MiB\", \"GiB\" or \"bytes\".", "units", quoted(self.units.as_str()));
+        put("Units of sizes: \"auto\", \"MiB\", \"GiB\" or \"bytes\".", "units", quoted(self.units.as_str()));
         let screens = Screen::ALL.map(|screen| format!("\"{}\"", screen.title().to_lowercase())).join(", ");
-        put(&format!("The screen to begin with: {screens}."), "screen", quoted(&self.screen.title().to_lowercase()));
+        put(&format!("The first screen: {screens}."), "screen", quoted(&self.screen.title().to_lowercase()));
+        put("Seconds shown by the chart; 0: the whole run.", "window_seconds", Some(self.window_seconds.to_string()));
         put(
-            "How many seconds of the past the chart shows; 0: the whole run.",
-            "window_seconds",
-            Some(self.window_seconds.to_string()),
-        );
-        put(
-            "Whether lines and layers show what they hold with all they call or contain.",
+            "Count the memory of called lines and inner layers in lines and layers: true or false.",
             "inclusive",
             Some(self.inclusive.to_string()),
         );
         put(
-            "Whether the dashboard uses the mouse; without, the terminal selects text with it (else: hold Shift).",
+            "Use the mouse: true or false. With true, hold Shift to select text.",
             "mouse",
             Some(self.mouse.to_string()),
         );

@@ -16,10 +16,10 @@ use memlab_report::report::write_advice;
 pub const HELP: &str = "\
 Examples:
   memlab run --time -- python train.py           record a run, with GPU times
-  memlab advise memlab-train-4242.jsonl          what to do, best first
+  memlab advise memlab-train-4242.jsonl          suggest changes, best first
   memlab advise --target 12GiB memlab-train-4242.jsonl
 
-Each change is tried on the recorded run; what is printed is what came of it. Without --time, what it costs is not known.";
+Each change is tried on the recorded run, and the result is printed. Without --time, the cost in GPU time is unknown.";
 
 /// Options of `memlab advise`.
 #[derive(Clone, Debug, Args)]

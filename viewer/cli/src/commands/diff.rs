@@ -18,7 +18,7 @@ Examples:
   memlab diff run.jsonl@step:3 run.jsonl@step:10
   memlab diff --at end --json a.jsonl b.jsonl
 
-A and B are traces. To compare another moment than that of --at, add it after an @:";
+A and B are traces. @MOMENT after a trace overrides --at:";
 
 /// Returns the help text after the options.
 pub fn help() -> String {

@@ -14,10 +14,10 @@ use memlab_base::{json, output, text};
 
 /// Help text after the options.
 pub const HELP: &str = "\
-ok: it works. warning: programs are recorded, but something else does not work, or not all is recorded. cannot: programs \
+ok: it works. warning: programs are recorded, but incompletely, or another feature does not work. cannot: programs \
 cannot be recorded here. Exit code: 0 if programs can be recorded, else 1.
 
-Paste the output into a report of a bug. It names paths, versions and GPUs, and nothing else of this machine.";
+Paste the output into bug reports. It contains paths, versions and GPU names, and nothing else about this machine.";
 
 /// Options of `memlab doctor`.
 #[derive(Clone, Copy, Debug, Args)]

@@ -60,7 +60,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let who = status.who();
     if status.moving.is_none() {
         return Err(bad_input(format!(
-            "{who} runs under an older memlab, which knows no limits: restart it with this one"
+            "{who} runs under an older memlab, which has no limits: restart it with this one"
         )));
     }
     if let Some(size) = size {
@@ -86,7 +86,7 @@ fn table(status: &Status, device: Option<u32>) -> String {
         }
         text += match on_limit {
             OnLimit::Oom => "; beyond it allocations fail (oom)\n",
-            OnLimit::Spill => "; beyond it memory is taken on the host (spill)\n",
+            OnLimit::Spill => "; beyond it allocations use host memory (spill)\n",
             OnLimit::Unknown => "\n",
         };
     }
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(
             table(&status, None),
             "cuda:0: limit 8.00 GiB, 4.00 GiB used; beyond it allocations fail (oom)\n\
-             cuda:1: limit 8.00 GiB, 4.00 GiB used, 1.00 GiB spilled to host memory; beyond it memory is taken on the host (spill)\n"
+             cuda:1: limit 8.00 GiB, 4.00 GiB used, 1.00 GiB spilled to host memory; beyond it allocations use host memory (spill)\n"
         );
         assert_eq!(
             table(&status, Some(2)),

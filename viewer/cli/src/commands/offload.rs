@@ -140,10 +140,10 @@ fn parts(
     let pages = criteria.pages(&status.trace, moving.page_bytes, now_unix_ns())?;
     if pages.ranges.is_empty() {
         let found = match pages.wanted_bytes {
-            0 => format!("nothing that PyTorch's allocator holds is {what}"),
+            0 => format!("no memory of PyTorch's allocator matches {what}"),
             bytes => format!("{} of {what} are in pages that are mostly other memory", size(bytes)),
         };
-        anyhow::bail!("{who}: {found}: nothing was moved; `memlab top {}` shows what there is", options.pid);
+        anyhow::bail!("{who}: {found}: nothing was moved; `memlab top {}` shows its memory", options.pid);
     }
     let interruption = Interruption::by_key();
     let mut operations: Vec<Operation> = Vec::new();
@@ -161,7 +161,7 @@ fn parts(
                 let asked = index * MAX_RANGES + ranges.len();
                 if asked < pages.ranges.len() {
                     let all = pages.ranges.len();
-                    output::note(format_args!("{asked} of {all} ranges were asked for before this"));
+                    output::note(format_args!("{asked} of {all} ranges were requested before this"));
                 }
                 operations.extend(error.downcast_ref::<FailedOperation>().map(|failed| failed.operation.clone()));
                 failed = Some(error);
@@ -197,7 +197,7 @@ fn parts_outcome(pages: &Pages, moved: u64, what: &str, page_bytes: u64) -> Stri
         format!("moved {} ({} of {what}", size(moved), size(pages.moved_bytes))
     } else {
         // The process knows more about its memory than its trace shows. Its note names what stayed.
-        format!("moved {} of {} asked for ({} of {what}", size(moved), size(pages.bytes), size(pages.moved_bytes))
+        format!("moved {} of {} requested ({} of {what}", size(moved), size(pages.bytes), size(pages.moved_bytes))
     };
     if pages.other_bytes() > 0 {
         let page = format::tick(page_bytes);
@@ -280,7 +280,7 @@ pub fn target(pid: u32, found: Option<(Process, Status)>) -> anyhow::Result<Targ
     match found {
         Some((process, status)) => Ok(Target { pid, who: status.who(), process: Some(process) }),
         None if memlab_follow::offload::control::owner(pid).is_none() => {
-            Err(bad_input(format!("there is no process {pid}: `memlab ps` lists those that memlab knows")))
+            Err(bad_input(format!("no process {pid}: `memlab ps` lists traced processes")))
         }
         None => Ok(Target { pid, who: format!("process {pid}"), process: None }),
     }
@@ -297,7 +297,7 @@ fn full(options: &Options, found: Option<(Process, Status)>) -> anyhow::Result<(
     // An interrupt between lock and checkpoint would leave the program locked.
     let interruption = Interruption::by_any_signal();
     let mut line = output::ProgressLine::default();
-    line.show(&format!("{}: the CUDA driver moves its memory to the host…", target.who));
+    line.show(&format!("{}: the CUDA driver is offloading its memory…", target.who));
     let took = checkpoint::offload(&target, options.timeout)?;
     drop(line);
     let took = took.as_secs_f64();
@@ -305,7 +305,7 @@ fn full(options: &Options, found: Option<(Process, Status)>) -> anyhow::Result<(
         write_pretty(&mut output::stdout(), &json!({ "pid": options.pid, "state": "checkpointed", "seconds": took }))?;
     } else {
         output::line(format_args!(
-            "checkpointed {} in {}: all it had on the GPU is in host memory; `memlab restore {}` brings it back",
+            "checkpointed {} in {}: all its GPU memory is in host memory; `memlab restore {}` restores it",
             target.who,
             operation::seconds(took),
             options.pid
@@ -339,7 +339,7 @@ mod tests {
         assert_eq!(parts_outcome(&whole, whole.bytes, "layer h.3", page), "moved 1.20 GiB (1.20 GiB of layer h.3)");
         assert_eq!(
             parts_outcome(&whole, 2 * mib, "layer h.3", page),
-            "moved 2.00 MiB of 1.20 GiB asked for (1.20 GiB of layer h.3)"
+            "moved 2.00 MiB of 1.20 GiB requested (1.20 GiB of layer h.3)"
         );
     }
 }

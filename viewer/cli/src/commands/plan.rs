@@ -34,13 +34,13 @@ Examples:
   memlab plan -- torchrun --nproc-per-node 8 train.py --batch {batch}
   memlab plan --card 24GiB -- python train.py            the program as it is, without a batch size to choose
   memlab plan --html plan.html -- python train.py --batch {batch}
-                                                         a page with pictures, beside what is printed
-  memlab plan --batch 8,16 batch-8.jsonl batch-16.jsonl  from traces that `memlab plan --keep` has left
+                                                         also write a page with charts
+  memlab plan --batch 8,16 batch-8.jsonl batch-16.jsonl  from traces kept by `memlab plan --keep`
   memlab plan --lengths lengths.txt --batch 8 -- python train.py --batch {batch} --length {length}
 
-The program runs for a few steps at two batch sizes, in place of {batch}, and at a large one, on a simulated card: no GPU is \
-needed, and nothing is computed. After the steps it evaluates and saves as in a short epoch, but writes nothing; what it does before happens each time. \
-Sizes of requests grow linearly with the batch; a model of PyTorch's allocator says what they take.";
+The program runs for a few steps on a simulated card, at two batch sizes in place of {batch}, and at a large one. No GPU is \
+needed; kernels compute nothing. After the steps it evaluates and saves as in a short epoch, but writes nothing. Its code before the \
+steps runs each time. Request sizes grow linearly with the batch; an allocator simulator computes their footprint.";
 
 /// The device that runs the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -240,7 +240,7 @@ fn from_traces(options: &Options, traces: &[PathBuf]) -> anyhow::Result<Family> 
         ([one, other], [batch, other_batch]) => Family::of_two((*batch, read(one)?), (*other_batch, read(other)?))
             .map_err(|error| bad_input(error.to_string())),
         ([_, _], _) => Err(bad_input("two traces need their two batch sizes: --batch 8,16")),
-        _ => Err(bad_input("one or two traces are needed, not more")),
+        _ => Err(bad_input("name one or two traces, not more")),
     }
 }
 
@@ -271,7 +271,7 @@ impl Folder {
 fn recorder(options: &Options, folder: &Folder) -> anyhow::Result<Recorder> {
     check_program(&options.command[0], "plan")?;
     if options.ranks.is_some() && options.on == RunsOn::Gpu {
-        return Err(bad_input("other ranks are assumed on a simulated card only: leave out --on gpu, or --ranks"));
+        return Err(bad_input("--ranks needs a simulated card: leave out --on gpu, or --ranks"));
     }
     Ok(Recorder {
         command: options.command.clone(),
@@ -294,13 +294,13 @@ fn recorded(options: &Options, card: &PlannedCard, settings: &str) -> anyhow::Re
     let folder = Folder::of(options)?;
     let mut recorder = recorder(options, &folder)?;
     if recorder.takes(LENGTH) {
-        return Err(bad_input("what {length} stands for is not known: --lengths FILE has the length of each step"));
+        return Err(bad_input("{length} needs --lengths FILE, with the length of each step"));
     }
     if !recorder.takes(BATCH) {
         return Ok(Program::new(Family::of_one(recorder.record(None)?)));
     }
     let [one, other] = options.batch.0[..] else {
-        return Err(bad_input("two batch sizes are recorded: --batch 8,16"));
+        return Err(bad_input("name two batch sizes to record: --batch 8,16"));
     };
     let (low, high) = (one.min(other), one.max(other));
     // Run both at the same time.

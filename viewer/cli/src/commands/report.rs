@@ -150,7 +150,7 @@ fn read_job(traces: &[PathBuf], scope: Option<Scope>) -> anyhow::Result<Job> {
 fn write_page(subjects: &[Subject], out: &Path, scope: Option<Scope>) -> anyhow::Result<()> {
     let [subject] = subjects else {
         return Err(bad_input(format!(
-            "--html writes one page for one trace or job, and {} traces were given: run it once for each",
+            "--html writes one page for one trace or job, but {} traces were given: run it once per trace",
             subjects.len()
         )));
     };

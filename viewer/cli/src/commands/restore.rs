@@ -123,7 +123,7 @@ fn by_driver(options: &Options, target: &Target, interruption: &Interruption) ->
     let mut retry = RetryWhenFull::new(options.wait);
     loop {
         let mut line = output::ProgressLine::default();
-        line.show(&format!("{}: the CUDA driver brings its memory back…", target.who));
+        line.show(&format!("{}: the CUDA driver is restoring its memory…", target.who));
         let result = checkpoint::restore(target);
         drop(line);
         match result {
@@ -162,12 +162,12 @@ impl RetryWhenFull {
         }
         if !self.said {
             output::note(error);
-            output::note("trying again until there is room; Ctrl-C gives up");
+            output::note("retrying until the device has room; Ctrl-C stops");
             self.said = true;
         }
         interruption.sleep(RETRY_INTERVAL);
         if interruption.has_come() {
-            return Err(interrupted("no longer waiting for room on the device: the memory stays in host memory"));
+            return Err(interrupted("stopped waiting for room on the device: the memory stays in host memory"));
         }
         Ok(())
     }

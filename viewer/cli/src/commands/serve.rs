@@ -17,10 +17,10 @@ const TOKEN_VARIABLE: &str = "MEMLAB_SERVE_TOKEN";
 
 /// Help text after the options.
 pub const HELP: &str = "\
-Processes appear by themselves as soon as they use the GPU, and stay listed for an hour after they end. From another machine:
+Processes appear when they first use the GPU, and stay listed for an hour after they end. From another machine:
 `ssh -L 9870:localhost:9870 HOST`, then open the same address.
 
-On this machine, reading needs no token; offloading and restoring do. On any other address, everything does: Prometheus sends it
+On this machine, only offloading and restoring need the token. On any other address, every request needs it. Prometheus sends it
 with `authorization: {credentials_file: FILE}`. The connection is not encrypted.
 
 Examples:
@@ -87,7 +87,7 @@ fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
             io::ErrorKind::AddrInUse => {
                 "another program listens there, perhaps another memlab serve: open its page, or choose another port with --listen"
             }
-            io::ErrorKind::PermissionDenied => "ports below 1024 are the system’s: choose another one with --listen",
+            io::ErrorKind::PermissionDenied => "ports below 1024 are reserved: choose another one with --listen",
             io::ErrorKind::AddrNotAvailable => "this machine has no such address: choose another one with --listen",
             _ => "choose another address with --listen",
         };
@@ -101,19 +101,19 @@ fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
 fn announce(address: SocketAddr, count: usize, access: &Access) {
     output::note(what_is_served(count));
     if !access.is_local() {
-        output::note("other machines can reach this; it wants the token, but is not encrypted");
+        output::note("other machines can reach this address: it requires the token, but is not encrypted");
     }
-    output::note(format_args!("Prometheus finds the figures at http://{address}/metrics; Ctrl-C ends memlab serve"));
+    output::note(format_args!("metrics for Prometheus: http://{address}/metrics; Ctrl-C stops memlab serve"));
     // The reader of standard output may be gone; the page works without it.
     let _ = output::line(format_args!("http://{address}/{}", access.fragment()));
 }
 
 fn what_is_served(count: usize) -> String {
     match count {
-        0 => "no traced process of yours is running yet: start one with `memlab run -- CMD`, and it appears by itself"
+        0 => "no traced process of yours is running yet: start one with `memlab run -- CMD`, and it appears here"
             .to_owned(),
-        1 => "serving one traced process, and those to come".to_owned(),
-        count => format!("serving {count} traced processes, and those to come"),
+        1 => "serving 1 traced process; new ones appear automatically".to_owned(),
+        count => format!("serving {count} traced processes; new ones appear automatically"),
     }
 }
 

@@ -23,8 +23,8 @@ Examples:
   memlab simulate --card a100-40gb -- memlab run -- python train.py
   memlab simulate --card 24GiB --devices 2 -- torchrun --nproc_per_node 2 train.py
 
-Memory is real: PyTorch's allocator, its libraries' workspaces and running out of memory are as on the card. Kernels compute \
-nothing, so losses are 0 and speeds mean nothing. memlab becomes the command, whose exit code it has.";
+Memory behaves as on the card: PyTorch's allocator, library workspaces, out-of-memory errors. Kernels compute nothing, so \
+losses are 0 and speeds mean nothing. memlab exits with the exit code of the command.";
 
 /// Options of `memlab simulate`.
 #[derive(Clone, Debug, Args)]
@@ -90,7 +90,7 @@ fn table() -> String {
             "{name:<14}{device_name:<32}{memory:>12}  {capability:>10}  {multiprocessors:>15}  {context:>10}"
         );
     }
-    table + "\n~: not read on such a card. context: what a process takes beside what it allocates.\n"
+    table + "\n~: not measured on such a card. context: memory of a process beyond its allocations.\n"
 }
 
 fn approximate(bytes: u64, is_exact: bool) -> String {

@@ -77,14 +77,14 @@ fn wait_for(pid: Option<u32>) {
         if !said && now == 0 {
             said = true;
             let whom = pid.map_or_else(|| "a traced process".to_owned(), |pid| format!("process {pid} to use CUDA"));
-            output::note(format_args!("waiting for {whom} (Ctrl-C ends it)"));
+            output::note(format_args!("waiting for {whom} (Ctrl-C stops)"));
         }
         std::thread::sleep(POLL_INTERVAL);
     }
 }
 
 fn one(pid: u32) -> anyhow::Result<Status> {
-    control::status(pid).map_err(|error| error.into_error(pid, "`memlab view FILE` shows its trace nevertheless"))
+    control::status(pid).map_err(|error| error.into_error(pid, "`memlab view FILE` can still show its trace"))
 }
 
 /// Returns the only process, or the ranks of the only job.

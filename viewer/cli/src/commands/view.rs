@@ -34,7 +34,7 @@ A row passes a filter if it meets every condition:
   layer:h.3           it belongs to the layer, or to one inside it
   category:activation it holds memory of the category
   line:model.py, function:forward, class:Linear, kind:free, phase:backward, device:1
-                      that text of it contains the word; a layer has the lines that allocated its memory
+                      that field contains the word; a layer matches by the lines that allocated its memory
   !word, !layer:h.3   it does not meet the condition
 
 Categories:

@@ -53,7 +53,7 @@ impl Gpu {
         });
         let limit = patience(DRIVER_TIMEOUT);
         received.recv_timeout(limit).unwrap_or_else(|_| {
-            let silent = || format!("it has not answered for {} seconds", limit.as_secs());
+            let silent = || format!("no answer within {} seconds", limit.as_secs());
             Self {
                 library: Ok(PathBuf::from(LIBRARY.to_string_lossy().as_ref())),
                 cuda: None,
@@ -125,7 +125,7 @@ impl Gpu {
             }
             Err(why) => checks.push(Check::cannot(
                 DRIVER,
-                format!("{described}; there is no GPU to use: {why}"),
+                format!("{described}; no GPU to use: {why}"),
                 "check `nvidia-smi` and CUDA_VISIBLE_DEVICES; in a container, give it the GPU (`docker run --gpus all`); \
                  `memlab simulate` needs none",
             )),
@@ -134,7 +134,7 @@ impl Gpu {
             Ok((version, file)) => Check::ok("NVML", format!("{}: driver {version}", file.display())),
             Err(why) => Check::warning(
                 "NVML",
-                format!("{why}: memory in use by the CUDA context and by other processes is not known"),
+                format!("{why}: memory in use by the CUDA context and by other processes is unknown"),
                 "in a container, give it the driver's tools: NVIDIA_DRIVER_CAPABILITIES=compute,utility",
             ),
         });
@@ -151,13 +151,13 @@ fn no_driver(why: &str, root: &Path) -> Check {
     let is_in_kernel = root.join("proc/driver/nvidia/version").exists();
     let (found, advice) = if is_in_kernel {
         (
-            "the kernel has NVIDIA's driver, but its library is not here",
+            "the kernel has NVIDIA's driver, but its library was not found",
             "in a container, give it the GPU (`docker run --gpus all`, NVIDIA_DRIVER_CAPABILITIES=compute,utility); \
              elsewhere, install the driver's libraries or name their folder in LD_LIBRARY_PATH",
         )
     } else {
         (
-            "there is no NVIDIA driver here",
+            "no NVIDIA driver was found",
             "run memlab where the GPU is, or without one: `memlab simulate -- memlab run -- …`",
         )
     };
@@ -270,7 +270,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let check = no_driver("cannot open shared object file", root.path());
         assert!(
-            check.state == CheckState::Cannot && check.found.starts_with("there is no NVIDIA driver here"),
+            check.state == CheckState::Cannot && check.found.starts_with("no NVIDIA driver was found"),
             "{check:?}"
         );
         // WHEN the kernel has a driver THEN the machine is a container without the library

@@ -33,11 +33,7 @@ pub fn output() -> Check {
     let output = match Output::choose(None, env::var_os("MEMLAB_OUTPUT"), true) {
         Ok(output) => output,
         Err(error) => {
-            return Check::cannot(
-                name,
-                error.to_string(),
-                "name a place that you can write to: `memlab run -o FOLDER/`",
-            );
+            return Check::cannot(name, error.to_string(), "choose a writable folder: `memlab run -o FOLDER/`");
         }
     };
     let folder = output.folder();
@@ -45,7 +41,7 @@ pub fn output() -> Check {
         Some(0) => Check::cannot(
             name,
             format!("{} is on a full file system", folder.display()),
-            "make room, or name another place: `memlab run -o FOLDER/`",
+            "free some space, or choose another folder: `memlab run -o FOLDER/`",
         ),
         Some(bytes) => Check::ok(name, format!("{}, {} free", folder.display(), size(bytes))),
         None => Check::ok(name, folder.display().to_string()),
@@ -79,9 +75,9 @@ pub fn sockets() -> Check {
         Err(_) => {
             let above = folder.parent().unwrap_or(Path::new("/"));
             match access(above, Access::WRITE_OK | Access::EXEC_OK) {
-                Ok(()) => Check::ok("control sockets", format!("{shown} (a traced process makes it)")),
+                Ok(()) => Check::ok("control sockets", format!("{shown} (created by the first traced process)")),
                 Err(error) => cannot(
-                    format!("{shown} cannot be made ({})", std::io::Error::from(error)),
+                    format!("{shown} cannot be created ({})", std::io::Error::from(error)),
                     "set XDG_RUNTIME_DIR to a folder of yours".to_owned(),
                 ),
             }
@@ -103,17 +99,17 @@ fn writable(name: &'static str, folder: &Path) -> Result<Check, String> {
 pub fn memory(root: &Path, device: Option<u64>) -> Check {
     let name = "host memory";
     let Some((bytes, whose)) = available_host_memory(root) else {
-        return Check::warning(name, "the system does not say how much is available", "check that /proc is mounted");
+        return Check::warning(name, "the system does not report available memory", "check that /proc is mounted");
     };
     let locked = match getrlimit(Resource::Memlock).current {
         Some(bytes) => format!("`ulimit -l` is {}", size(bytes)),
         None => "`ulimit -l` is unlimited".to_owned(),
     };
-    let found = format!("{whose} has {} to spare; {locked}", size(bytes));
+    let found = format!("{whose} has {} available; {locked}", size(bytes));
     match device {
         Some(device) if bytes < device => Check::warning(
             name,
-            format!("{found}: `memlab offload` of a full GPU takes {} here", size(device)),
+            format!("{found}: `memlab offload` of a full GPU needs {} here", size(device)),
             "free host memory or raise the container's limit before you offload more; if pinning is refused, raise \
              `ulimit -l`, too",
         ),
@@ -162,8 +158,8 @@ mod tests {
         assert_eq!(memory(root.path(), None).state, CheckState::Ok);
         let warning = memory(root.path(), Some(80 << 30));
         assert_eq!(warning.state, CheckState::Warning);
-        assert!(warning.found.starts_with("the machine has 8.00 GiB to spare; "), "{}", warning.found);
-        assert!(warning.found.ends_with(": `memlab offload` of a full GPU takes 80.0 GiB here"), "{}", warning.found);
+        assert!(warning.found.starts_with("the machine has 8.00 GiB available; "), "{}", warning.found);
+        assert!(warning.found.ends_with(": `memlab offload` of a full GPU needs 80.0 GiB here"), "{}", warning.found);
     }
 
     #[test]

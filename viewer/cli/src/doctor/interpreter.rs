@@ -96,7 +96,7 @@ fn query(name: &str) -> Result<Answer, String> {
             _ => {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(format!("it has not answered for {} seconds", limit.as_secs()));
+                return Err(format!("no answer within {} seconds", limit.as_secs()));
             }
         }
     };
@@ -144,11 +144,11 @@ fn of_python(name: &str, answer: &Answer) -> Check {
     if let Some(why) = why_untraced(OsStr::new(executable)) {
         untraced(&shown, why)
     } else if implementation != "CPython" {
-        without_lines("it is no CPython")
+        without_lines("not CPython")
     } else if answer.free_threaded {
-        without_lines("it is free-threaded")
+        without_lines("free-threaded")
     } else if *major != 3 || !(oldest..=newest).contains(minor) {
-        without_lines("this memlab does not know that version")
+        without_lines("this memlab does not support that version")
     } else {
         Check::ok("Python", shown)
     }
@@ -159,14 +159,14 @@ fn of_torch(torch: Option<&Torch>, driver: Option<(u32, u32)>) -> Check {
     let Some(Torch { version, cuda, folder }) = torch else {
         return Check::warning(
             name,
-            "that Python has none: only what the CUDA driver hands out can be recorded",
+            "not installed in that Python: only CUDA driver allocations can be recorded",
             "activate the environment of your program, or install torch",
         );
     };
     let Some(cuda) = cuda else {
         return Check::cannot(
             name,
-            format!("{version}, {folder}: built without CUDA, so it takes no GPU memory"),
+            format!("{version}, {folder}: built without CUDA: it allocates no GPU memory"),
             "install a build for CUDA",
         );
     };
@@ -176,7 +176,7 @@ fn of_torch(torch: Option<&Torch>, driver: Option<(u32, u32)>) -> Check {
     {
         return Check::cannot(
             name,
-            format!("{shown}: the driver knows CUDA up to {major}.{minor}"),
+            format!("{shown}: the driver supports CUDA up to {major}.{minor}"),
             "install a newer driver, or a PyTorch for that CUDA",
         );
     }
@@ -184,13 +184,13 @@ fn of_torch(torch: Option<&Torch>, driver: Option<(u32, u32)>) -> Check {
     match numbers(version) {
         Some(numbers) if numbers < TORCHES[0] => Check::warning(
             name,
-            format!("{shown}: older than {oldest}: only what the CUDA driver hands out may be recorded"),
+            format!("{shown}: older than {oldest}: perhaps only CUDA driver allocations are recorded"),
             format!("use PyTorch {oldest} or newer"),
         ),
         Some(numbers) if numbers > TORCHES[1] => Check::warning(
             name,
-            format!("{shown}: newer than {newest}, with which this memlab was tried"),
-            "read the report's warnings: they say what could not be recorded",
+            format!("{shown}: newer than {newest}, the newest version tested with this memlab"),
+            "read the report's warnings: they list what could not be recorded",
         ),
         _ => Check::ok(name, shown),
     }
@@ -203,7 +203,7 @@ fn of_package(answer: &Answer) -> Option<Check> {
     } else {
         Check::warning(
             "Python package",
-            format!("that Python has memlab {version}, and this command is {own}"),
+            format!("that Python has memlab {version}, but this command is {own}"),
             format!("use `python -m memlab`, or install {own} there"),
         )
     })
@@ -238,10 +238,10 @@ mod tests {
         let found = |answer: &Answer| of_python("python", answer);
         assert_eq!(found(&answer([3, 11, 7])), Check::ok("Python", "python is CPython 3.11.7, /bin/sh"));
         for (answer, why) in [
-            (answer([3, 8, 18]), "does not know that version"),
-            (answer([3, 99, 0]), "does not know that version"),
+            (answer([3, 8, 18]), "does not support that version"),
+            (answer([3, 99, 0]), "does not support that version"),
             (Answer { free_threaded: true, ..answer([3, 14, 0]) }, "free-threaded"),
-            (Answer { implementation: "PyPy".to_owned(), ..answer([3, 11, 0]) }, "no CPython"),
+            (Answer { implementation: "PyPy".to_owned(), ..answer([3, 11, 0]) }, "not CPython"),
         ] {
             let check = found(&answer);
             assert!(check.state == CheckState::Warning && check.found.contains(why), "{check:?}");

@@ -65,7 +65,7 @@ fn of_both(variable: &str, file: &str) -> Check {
             return Check::warning(
                 OTHERS,
                 format!(
-                    "{library} in {place}: AddressSanitizer has to come first, and `memlab run` puts its library there"
+                    "{library} in {place}: AddressSanitizer must come first, but `memlab run` puts its library there"
                 ),
                 "set LD_PRELOAD yourself, with AddressSanitizer before libmemlab.so, and start the program without \
                  `memlab run`",
@@ -74,7 +74,7 @@ fn of_both(variable: &str, file: &str) -> Check {
         if library.contains('/') && !Path::new(library).exists() {
             return Check::warning(
                 OTHERS,
-                format!("{library} in {place}: there is no such file, and every program says so when it starts"),
+                format!("{library} in {place}: no such file; every program reports this at its start"),
                 format!("remove it from {place}"),
             );
         }
@@ -82,7 +82,7 @@ fn of_both(variable: &str, file: &str) -> Check {
             return Check::warning(
                 OTHERS,
                 format!(
-                    "{library} in {place} knows {function}, as tools do that hook it: one of the two may miss calls"
+                    "{library} in {place} refers to {function}, as tools that hook it do: one of the two may miss calls"
                 ),
                 format!("if figures are missing, remove it from {place}"),
             );
@@ -91,7 +91,7 @@ fn of_both(variable: &str, file: &str) -> Check {
     let names: Vec<&str> = all.iter().map(|(library, _)| file_name(library)).collect();
     match names.as_slice() {
         [] => Check::ok(OTHERS, "none"),
-        names => Check::ok(OTHERS, format!("{}: work beside memlab's", names.join(", "))),
+        names => Check::ok(OTHERS, format!("{}: compatible with memlab's library", names.join(", "))),
     }
 }
 
@@ -136,14 +136,14 @@ mod tests {
         let profiler = file("libprofiler.so", "\0cuInit\0cuMemAlloc_v2\0");
         // THEN the allocator, memlab itself and the simulated card cause no warning
         let fine = of_both(&format!("/opt/libmemlab.so:{allocator} /x/libsimgpu_cudart.so"), "# none\n");
-        assert_eq!(fine, Check::ok(OTHERS, "libjemalloc.so.2: work beside memlab's"));
+        assert_eq!(fine, Check::ok(OTHERS, "libjemalloc.so.2: compatible with memlab's library"));
         assert_eq!(of_both("", ""), Check::ok(OTHERS, "none"));
         // AND the profiler does, in the variable and in the file, as do a missing library and AddressSanitizer
         for (check, said) in [
-            (of_both(&profiler, ""), "libprofiler.so in LD_PRELOAD knows cuMemAlloc_v2, as"),
-            (of_both("", &format!("{profiler} # all\n")), "libprofiler.so in /etc/ld.so.preload knows"),
-            (of_both("/no/such.so", ""), "/no/such.so in LD_PRELOAD: there is no such file"),
-            (of_both("/usr/lib/libasan.so.8", ""), "AddressSanitizer has to come first"),
+            (of_both(&profiler, ""), "libprofiler.so in LD_PRELOAD refers to cuMemAlloc_v2, as"),
+            (of_both("", &format!("{profiler} # all\n")), "libprofiler.so in /etc/ld.so.preload refers to"),
+            (of_both("/no/such.so", ""), "/no/such.so in LD_PRELOAD: no such file"),
+            (of_both("/usr/lib/libasan.so.8", ""), "AddressSanitizer must come first"),
         ] {
             assert!(check.state == CheckState::Warning && check.found.contains(said), "{check:?}");
         }

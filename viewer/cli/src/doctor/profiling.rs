@@ -72,11 +72,11 @@ pub fn check(attempt: &Result<PathBuf, Refusal>, root: &Path) -> Check {
                 "{}; the driver restricts profiling to administrators, and may refuse `memlab run --time`",
                 file.display()
             ),
-            format!("if the report says so: {REMEDY}"),
+            format!("if the report shows that: {REMEDY}"),
         ),
         Ok(file) => Check::ok(NAME, file.display().to_string()),
         Err(Refusal::NoDevice) => {
-            Check::warning(NAME, format!("there is no GPU to try it on: {CONSEQUENCE}"), "see the CUDA driver above")
+            Check::warning(NAME, format!("no GPU to test it on: {CONSEQUENCE}"), "see the CUDA driver above")
         }
         Err(Refusal::Missing(why)) => Check::warning(
             NAME,

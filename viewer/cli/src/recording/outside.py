@@ -111,14 +111,14 @@ class Outside:
         """Refuses actions that reach outside the process. Raises PermissionError."""
         if event == "open":
             if isinstance(arguments[2], int) and arguments[2] & WRITING and self.is_kept(arguments[0]):
-                raise PermissionError(f"memlab plan keeps {arguments[0]}")
+                raise PermissionError(f"memlab plan does not change {arguments[0]}")
         elif event in CHANGED:
             paths = _paths_of(arguments)
             if any(self.is_kept(each) and not (event in REMOVALS and _is_temporary(each)) for each in paths):
-                raise PermissionError(f"memlab plan keeps {arguments[0]}")
+                raise PermissionError(f"memlab plan does not change {arguments[0]}")
         elif event in ("socket.connect", "socket.sendto", "socket.sendmsg"):
             if not _is_of_multiprocessing(arguments[-1]):
-                raise PermissionError("memlab plan sends nothing")
+                raise PermissionError("memlab plan makes no connections")
         elif event in ("os.system", "pty.spawn", "os.exec", "os.posix_spawn", "subprocess.Popen"):
             program, more = arguments[0], arguments[1] if len(arguments) > 1 else ()
             if event in ("os.system", "pty.spawn") or not _compiles(program, more):

@@ -61,7 +61,7 @@ impl NoticeThread {
         match thread {
             Ok(thread) => Some(Self { stop, thread }),
             Err(error) => {
-                output::note(format_args!("there will be no notices: {error}"));
+                output::note(format_args!("notices are off: {error}"));
                 None
             }
         }
@@ -109,7 +109,7 @@ impl WatchedTrace {
                     }
                 }
                 Err(error) => {
-                    deliveries.fails(format!("no more notices: {error}"));
+                    deliveries.fails(format!("notices stopped: {error}"));
                     self.follower = None;
                     break;
                 }

@@ -24,12 +24,12 @@ With --live the program gets its own terminal, as large as the Output screen. Pr
 pictures or clipboard there, and Ctrl-Z does not stop it. Without --live it uses the terminal of memlab.
 
 --notify runs CMD with sh, in the background, when the program runs out of memory, when memory grows from step to step, and with \
---notify-free when little is free: once for each process and device, and again when as much again has grown. CMD has MEMLAB_NOTICE \
+--notify-free when little is free. It runs once for each process and device, and again when a leak has doubled. CMD has MEMLAB_NOTICE \
 (out-of-memory, leak or low-memory), MEMLAB_MESSAGE, MEMLAB_NEXT, MEMLAB_PID, MEMLAB_RANK, MEMLAB_HOST, MEMLAB_DEVICE, MEMLAB_BYTES, \
 MEMLAB_STEPS and MEMLAB_TRACE in its environment, and the same as JSON on its standard input. --webhook sends that JSON.
 
 memlab exits with the exit code of the program; if a signal ended the program, the same signal ends memlab.
-127: there is no such program; 126: it cannot be executed; 2: memlab cannot do what was asked.";
+127: the program was not found; 126: it cannot be executed; 2: memlab cannot do what was requested.";
 
 /// Time at which host memory for offloads is pinned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

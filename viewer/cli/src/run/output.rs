@@ -107,10 +107,10 @@ impl Output {
             return Ok(());
         } else {
             return Err(bad_input(format!(
-                "{who}: there is a trace {shown} already: choose another name, or add --force to replace it"
+                "{who}: the trace {shown} already exists: choose another name, or add --force to replace it"
             )));
         };
-        Err(bad_input(format!("{who}: {shown} is {what}, and memlab replaces nothing but traces: choose another name")))
+        Err(bad_input(format!("{who}: {shown} is {what}, and memlab replaces only traces: choose another name")))
     }
 
     /// Creates the folder if only its last part is missing: `-o 'job/%r.jsonl'` names a job's folder before it exists.
@@ -122,12 +122,12 @@ impl Output {
         let folder = self.folder.display();
         if !is_literal {
             return Err(bad_input(format!(
-                "{who}: there is no folder {folder}, and %p, %r, %n and %h stand for something in the name of the file alone"
+                "{who}: no folder {folder}; %p, %r, %n and %h are replaced in the name of the file only"
             )));
         }
         std::fs::create_dir(&self.folder)
             .or_else(|error| if self.folder.is_dir() { Ok(()) } else { Err(error) })
-            .map_err(|error| bad_input(format!("{who}: the folder {folder} cannot be made: {error}")))
+            .map_err(|error| bad_input(format!("{who}: the folder {folder} cannot be created: {error}")))
     }
 
     /// Refuses a name that is too long for the folder once its placeholders are filled in.
@@ -137,7 +137,7 @@ impl Output {
             return Ok(());
         }
         Err(bad_input(format!(
-            "{who}: the name of the trace would have up to {longest} bytes, and a name there has at most {most}: choose a shorter one"
+            "{who}: the name of the trace would have up to {longest} bytes, but names there have at most {most}: choose a shorter one"
         )))
     }
 
@@ -145,18 +145,18 @@ impl Output {
         let folder = self.folder.display();
         match std::fs::metadata(&self.folder) {
             Ok(found) if !found.is_dir() => {
-                return Err(bad_input(format!("{who}: {folder} is not a folder: choose another place")));
+                return Err(bad_input(format!("{who}: {folder} is not a folder: choose another one")));
             }
             Ok(_) => {}
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Err(bad_input(format!("{who}: there is no folder {folder}: make it with `mkdir -p {folder}`")));
+                return Err(bad_input(format!("{who}: no folder {folder}: create it with `mkdir -p {folder}`")));
             }
             Err(error) => return Err(bad_input(format!("{who}: {folder} cannot be used: {error}"))),
         }
         if let Err(error) = rustix::fs::access(&self.folder, Access::WRITE_OK | Access::EXEC_OK) {
             let error = std::io::Error::from(error);
             return Err(bad_input(format!(
-                "{who}: traces cannot be written to {folder} ({error}): choose another place with -o"
+                "{who}: traces cannot be written to {folder} ({error}): choose another folder with -o"
             )));
         }
         Ok(())
@@ -184,7 +184,7 @@ fn check_placeholders(name: &str, who: &str) -> anyhow::Result<()> {
             other => {
                 let unknown = other.map(String::from).unwrap_or_default();
                 return Err(bad_input(format!(
-                    "{who} {name}: %{unknown} stands for nothing: write %p (process), %r (rank), %n (program), %h (host), or %% for a %"
+                    "{who} {name}: %{unknown} is unknown: write %p (process), %r (rank), %n (program), %h (host), or %% for a %"
                 )));
             }
         }
@@ -280,7 +280,7 @@ mod tests {
         let choose = |name: &str| Output::choose(Some(&folder.path().join(name)), None, false);
         for name in ["a-%q.jsonl", "%p-%", "%%%x", "100%.jsonl"] {
             let error = choose(name).unwrap_err().to_string();
-            assert!(error.contains(" stands for nothing: write %p"), "{name}: {error}");
+            assert!(error.contains(" is unknown: write %p"), "{name}: {error}");
         }
         for name in ["a-%p-%r-%n-%h.jsonl", "%%", "100%%.jsonl", "%%%p", "%%q"] {
             assert!(choose(name).is_ok(), "{name}");
@@ -312,7 +312,7 @@ mod tests {
         // A missing folder is created if its parent exists and its name has no placeholder.
         let choose = |name: &str| Output::choose(Some(&folder.path().join(name)), None, false);
         assert!(choose("job/%h-%r.jsonl").is_ok() && folder.path().join("job").is_dir());
-        assert!(choose("job-%h/%r.jsonl").unwrap_err().to_string().contains("in the name of the file alone"));
+        assert!(choose("job-%h/%r.jsonl").unwrap_err().to_string().contains("in the name of the file only"));
         let variable = folder.path().join("a-%p.jsonl").into_os_string();
         assert!(Output::choose(None, Some(variable), false).unwrap().matches("a-7.jsonl"));
     }

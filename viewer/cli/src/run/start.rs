@@ -37,7 +37,7 @@ pub fn run(options: &Options) -> anyhow::Result<ExitOutcome> {
     if preload::refuses_library(program) {
         let program = program.to_string_lossy();
         output::note(format_args!(
-            "{program}: is linked with musl and would not start with memlab's library: it runs without"
+            "{program}: is linked with musl and would not start with memlab's library: it runs unrecorded"
         ));
     } else {
         command.env("LD_PRELOAD", preload);

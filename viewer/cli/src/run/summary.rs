@@ -60,7 +60,7 @@ pub fn finish(finder: &Mutex<TraceFinder>, command: &[OsString], ended: ExitOutc
         let _ = write!(output::stderr(), "{summary}{}", note.unwrap_or_default());
     }
     let all = typed(traces);
-    let _ = writeln!(output::stderr(), "  what held it: memlab report {all}\n  over time:    memlab view {all}");
+    let _ = writeln!(output::stderr(), "  at the peak: memlab report {all}\n  over time:   memlab view {all}");
 }
 
 /// Returns the traces as a user would type them: the folder of a job's traces, unless it is the working directory, else
@@ -89,10 +89,10 @@ fn noted(trace: &FoundTrace, ended: ExitOutcome, time: u64) -> Option<String> {
     match (ended, failure) {
         (ExitOutcome::Signal(_), None) => None,
         (ExitOutcome::Signal(_), Some(error)) => {
-            Some(format!("  the signal could not be noted in the trace: {error}\n"))
+            Some(format!("  the signal could not be written to the trace: {error}\n"))
         }
         (ExitOutcome::Code(_), None) => Some(format!("{}\n", cut())),
-        (ExitOutcome::Code(_), Some(error)) => Some(format!("{}; its end could not be noted: {error}\n", cut())),
+        (ExitOutcome::Code(_), Some(error)) => Some(format!("{}; its end could not be written: {error}\n", cut())),
     }
 }
 
@@ -105,7 +105,7 @@ fn of_trace(trace: &FoundTrace, ended: Option<(ExitOutcome, u64)>, longest: Dura
         load(&trace.path, &mut |read| if progress(read).is_break() { ControlFlow::Break(()) } else { in_time(read) })
     });
     match loaded {
-        Ok(loaded) if loaded.cancelled => format!("memlab: {path}: too long to be summed up here\n"),
+        Ok(loaded) if loaded.cancelled => format!("memlab: {path}: too long to summarize here\n"),
         Ok(mut loaded) => {
             loaded.model.set_scope(None);
             let end = loaded.model.end();
@@ -137,7 +137,7 @@ fn summary(process: &ProcessSnapshot, path: &str, short: bool) -> String {
         ProcessState::Ended { signal: Some(signal), .. } => format!(", {}", memlab_base::signals::describe(signal)),
         ProcessState::Ended { code: Some(code), .. } if code != 0 => format!(", exit code {code}"),
         ProcessState::Ended { .. } => String::new(),
-        _ => ", no end on record".to_owned(),
+        _ => ", end not recorded".to_owned(),
     };
     let command = text::short_command(&header.command);
     let command = text::fit(&command, 60, "…");
@@ -170,7 +170,7 @@ fn of_device(words: &mut String, process: &ProcessSnapshot, device: &DeviceSnaps
     if totals.allocations == 0 {
         let _ = writeln!(
             words,
-            "  cuda:{}{name}: peak {} used{of_total} after {}; PyTorch's allocator handed out nothing",
+            "  cuda:{}{name}: peak {} used{of_total} after {}; PyTorch allocated nothing",
             totals.index,
             size(totals.peak_used_bytes),
             format::duration(totals.peak_time),

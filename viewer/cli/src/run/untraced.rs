@@ -19,7 +19,7 @@ const MIN_FREE_BYTES: u64 = 1 << 16;
 /// Explains why an ended program left no trace, and gives advice.
 pub fn why_no_trace(finder: &mut TraceFinder, command: &[OsString]) -> String {
     if let Some(why) = command.first().and_then(|program| why_untraced(program)) {
-        return format!("{why}, so there is no trace");
+        return format!("{why}; no trace was written");
     }
     let folder = finder.folder().to_owned();
     match (finder.lost(), obstacle(&folder, 0)) {
@@ -39,7 +39,7 @@ pub fn why_no_trace(finder: &mut TraceFinder, command: &[OsString]) -> String {
 /// Explains why a trace in `folder` has no end although its process had an exit code.
 pub fn why_cut(folder: &Path, written: u64) -> String {
     let why = obstacle(folder, written).unwrap_or_else(|| {
-        "the program replaced itself (exec), or memlab said above why it stopped writing".to_owned()
+        "the program replaced itself (exec), or memlab stopped writing, as reported above".to_owned()
     });
     format!("the trace was cut: {why}")
 }
@@ -49,7 +49,7 @@ fn obstacle(folder: &Path, written: u64) -> Option<String> {
     let is_full = statvfs(folder).is_ok_and(|found| found.f_bavail.saturating_mul(found.f_frsize) < MIN_FREE_BYTES);
     if is_full {
         let folder = typed_path(folder);
-        return Some(format!("the disk of {folder} is full: free some space, or choose another place with -o"));
+        return Some(format!("the disk of {folder} is full: free some space, or choose another folder with -o"));
     }
     let largest =
         getrlimit(Resource::Fsize).current.filter(|largest| *largest < written.saturating_add(MIN_FREE_BYTES))?;

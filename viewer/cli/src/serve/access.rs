@@ -141,12 +141,12 @@ impl Access {
         if self.is_local && !text(header::HOST).is_some_and(names_this_machine) {
             return Err(Refusal::new(
                 StatusCode::MISDIRECTED_REQUEST,
-                "memlab serve answers to localhost and 127.0.0.1 only: ask for one of these, through `ssh -L` from another \
+                "memlab serve answers to localhost and 127.0.0.1 only: use one of these, and `ssh -L` from another \
                  machine",
             ));
         }
         if purpose == Purpose::Move && !is_same_origin(text(header::ORIGIN), text(header::HOST)) {
-            return Err(Refusal::new(StatusCode::FORBIDDEN, "another site’s page asks for this: it is refused"));
+            return Err(Refusal::new(StatusCode::FORBIDDEN, "refused: the request came from another site’s page"));
         }
         let needs_token = match purpose {
             Purpose::EmptyPage => false,
@@ -156,11 +156,11 @@ impl Access {
         match given_token(headers) {
             _ if !needs_token => Ok(()),
             Some(word) if self.token.is(word) => Ok(()),
-            Some(_) => Err(Refusal::new(StatusCode::UNAUTHORIZED, "this is not the token of this memlab serve")),
+            Some(_) => Err(Refusal::new(StatusCode::UNAUTHORIZED, "wrong token for this memlab serve")),
             None => Err(Refusal::new(
                 StatusCode::UNAUTHORIZED,
                 "this needs the token of memlab serve, as `Authorization: Bearer TOKEN`: it is in the address that memlab serve \
-                 printed, or the one it was given",
+                 printed, or in its token file",
             )),
         }
     }

@@ -62,7 +62,7 @@ pub fn draw(followed: &mut [Followed], request: &FragmentRequest) -> Result<Frag
                 ("moment", Markup::default()),
                 ("figures", Markup::default()),
                 ("chart", Markup::default()),
-                ("part", note("It has allocated no GPU memory yet.")),
+                ("part", note("No GPU memory allocated yet.")),
             ];
             let places = places.map(|(place, html)| (place, html.into_string())).into();
             return Ok(Fragment { version, device: 0, places });
@@ -75,7 +75,7 @@ pub fn draw(followed: &mut [Followed], request: &FragmentRequest) -> Result<Frag
     let note = match at {
         Some(at) => match followed.seek_past(at) {
             Some(true) => None,
-            Some(false) => Some("the trace no longer has that moment: this is the earliest it has"),
+            Some(false) => Some("the trace no longer has that moment; shown is its earliest"),
             None => return Err(followed.failure().unwrap_or("the trace cannot be read").to_owned()),
         },
         None => None,
@@ -166,13 +166,13 @@ fn moments(shown: Shown<'_>, index: i32, request: &FragmentRequest, note: Option
                 }
             }
         }
-        (button("", live, "the latest state, which follows the run (Esc)"))
-        (button("peak", "▼ peak", "when most was allocated"))
+        (button("", live, "the latest state; follows the run (Esc)"))
+        (button("peak", "▼ peak", "the peak of allocated memory"))
         @if let Some(step) = before {
-            (button(&format!("step:{}", step.index), "◀ step", "the end of the step before ([)"))
+            (button(&format!("step:{}", step.index), "◀ step", "the end of the previous step ([)"))
         }
         @if let Some(step) = after {
-            (button(&format!("step:{}", step.index), "step ▶", "the end of the step after (])"))
+            (button(&format!("step:{}", step.index), "step ▶", "the end of the next step (])"))
         }
         @for (number, oom) in (1..).zip(shown.run.ooms()).take(4) {
             @let which = if number > 1 { format!(" {number}") } else { String::new() };

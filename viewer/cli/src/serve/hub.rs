@@ -171,7 +171,7 @@ impl Hub {
         });
         drawn
             .await
-            .unwrap_or_else(|| Err("the thread that reads the traces has ended: start memlab serve again".to_owned()))
+            .unwrap_or_else(|| Err("the thread that reads the traces has ended: restart memlab serve".to_owned()))
     }
 
     /// Starts a move of a process's memory; pages receive its progress.
@@ -182,7 +182,7 @@ impl Hub {
     pub async fn order(&self, id: &str, kind: OperationKind) -> Result<(), String> {
         let figures = self.figures().await;
         let process = figures.processes.into_iter().find(|process| process.id == id && !process.state.is_over());
-        let process = process.ok_or("this process no longer runs: nothing was moved")?;
+        let process = process.ok_or("this process has ended: nothing was moved")?;
         let of = WatchedProcess { pid: process.pid, trace_id: process.trace_id };
         let who = format!("{} (PID {})", process.command, process.pid);
         lock(&self.mover).order(MoveOrder { of, who, kind, by_driver: false });

@@ -77,14 +77,14 @@ impl Collector for AllFigures {
         gauge(
             &mut encoder,
             "memlab_category",
-            "GPU memory by what it is used for; what is cached, the CUDA context and other processes included",
+            "GPU memory by category, including cached memory, the CUDA context and other processes",
             Some(&Unit::Bytes),
             figures.processes.iter().filter(|process| process.is_live()).flat_map(by_category),
         )?;
         counter(
             &mut encoder,
             "memlab_out_of_memory",
-            "Allocations on the device that failed for want of memory",
+            "Allocations on the device that failed for lack of memory",
             figures.processes.iter().flat_map(|process| {
                 process.devices.iter().map(|device| (labels_of(process, Some(device)), device.totals.ooms))
             }),
@@ -96,17 +96,17 @@ impl Collector for AllFigures {
         gauge(
             &mut encoder,
             "memlab_process_running",
-            "1 while the process runs, 0 after it has ended: it is listed for a while",
+            "1 while the process runs, 0 for a while after it has ended",
             None,
             figures.processes.iter().map(|process| (labels_of(process, None), u64::from(!process.state.is_over()))),
         )?;
         let alone = |value: usize| [(Labels::new(), value as u64)];
         let count = figures.processes.len();
-        gauge(&mut encoder, "memlab_processes", "Processes that are told here", None, alone(count))?;
+        gauge(&mut encoder, "memlab_processes", "Processes listed here", None, alone(count))?;
         gauge(
             &mut encoder,
             "memlab_processes_left_out",
-            "Traced processes that run and are not told here, because there are too many or because they do not answer",
+            "Running traced processes not listed here: too many, or they do not answer",
             None,
             alone(figures.left_out + figures.problems.len()),
         )
@@ -124,52 +124,46 @@ fn now(process: &ProcessFigures, bytes: u64) -> Option<u64> {
 }
 
 const DEVICE_GAUGES: [(&str, &str, DeviceGauge); 10] = [
-    (
-        "memlab_allocated",
-        "Handed out by PyTorch's caching allocator: torch.cuda.memory_allocated()",
-        |process, device| now(process, device.totals.allocated_bytes),
-    ),
+    ("memlab_allocated", "In use by tensors: torch.cuda.memory_allocated()", |process, device| {
+        now(process, device.totals.allocated_bytes)
+    }),
     ("memlab_reserved", "Held by PyTorch's caching allocator: torch.cuda.memory_reserved()", |process, device| {
         now(process, device.totals.reserved_bytes)
     }),
     (
         "memlab_used",
-        "In use on the whole device, by this process and all others, as the driver last said",
+        "In use on the whole device, by this process and all others, as last reported by the driver",
         |process, device| now(process, device.totals.used_bytes).filter(|_| device.totals.used_is_known),
     ),
     ("memlab_device", "The device's memory", |process, device| {
         now(process, device.totals.total_bytes).filter(|bytes| *bytes > 0)
     }),
-    ("memlab_peak_allocated", "The most that was allocated at once over the run", |_, device| {
+    ("memlab_peak_allocated", "Peak of allocated memory over the run", |_, device| {
         Some(device.totals.peak_allocated_bytes)
     }),
-    ("memlab_peak_reserved", "The most that was reserved at once over the run", |_, device| {
+    ("memlab_peak_reserved", "Peak of reserved memory over the run", |_, device| {
         Some(device.totals.peak_reserved_bytes)
     }),
-    ("memlab_peak_used", "The most that was in use on the whole device at once over the run", |_, device| {
+    ("memlab_peak_used", "Peak of memory in use on the whole device over the run", |_, device| {
         Some(device.totals.peak_used_bytes)
     }),
-    (
-        "memlab_offloaded",
-        "Device memory of the process that is in host memory: offloaded, or spilled",
-        |process, device| now(process, device.totals.host_bytes),
-    ),
-    ("memlab_peak_offloaded", "The most of it that was in host memory at once over the run", |_, device| {
+    ("memlab_offloaded", "Device memory of the process in host memory: offloaded or spilled", |process, device| {
+        now(process, device.totals.host_bytes)
+    }),
+    ("memlab_peak_offloaded", "Peak of offloaded or spilled memory over the run", |_, device| {
         Some(device.totals.peak_host_bytes)
     }),
-    ("memlab_limit", "The most that memlab lets the process have; none: no limit", |process, device| {
+    ("memlab_limit", "Limit of the process; missing without a limit", |process, device| {
         device.totals.limit_bytes.and_then(|bytes| now(process, bytes))
     }),
 ];
 
 const PROCESS_COUNTERS: [(&str, &str, ProcessCounter); 3] = [
     ("memlab_steps", "Optimizer steps ended", |process| process.steps),
-    ("memlab_events", "Events recorded: blocks, segments and driver memory taken and given back", |process| {
+    ("memlab_events", "Events recorded: allocations and frees of blocks, segments and driver memory", |process| {
         process.events
     }),
-    ("memlab_events_lost", "Events that could not be recorded: figures are wrong by what they were about", |process| {
-        process.lost_events
-    }),
+    ("memlab_events_lost", "Events that could not be recorded; other figures lack them", |process| process.lost_events),
 ];
 
 fn labels_of(process: &ProcessFigures, device: Option<&DeviceFigures>) -> Labels {

@@ -191,7 +191,7 @@ async fn restore(State(server): Shared, Path(id): Path<String>) -> Response {
 
 async fn order(server: &Server, id: &str, kind: OperationKind) -> Response {
     match server.hub.order(id, kind).await {
-        Ok(()) => text_response(StatusCode::ACCEPTED, "asked for: the page and `memlab ps` show how it goes"),
+        Ok(()) => text_response(StatusCode::ACCEPTED, "started: the page and `memlab ps` show the progress"),
         Err(message) => text_response(StatusCode::NOT_FOUND, &message),
     }
 }

@@ -19,19 +19,19 @@ pub fn draw(figures: &Figures, location: impl Fn(u32) -> Option<MemoryLocation>)
         return html! {
             p.empty {
                 "No traced process of yours is running on this machine. Start one with " code { "memlab run -- CMD" }
-                ": it appears here as soon as it uses the GPU."
+                ": it appears here when it uses the GPU."
             }
         };
     }
     let (running, ended): (Vec<_>, Vec<_>) = figures.processes.iter().partition(|process| !process.state.is_over());
     let over = html! {
-        @if !ended.is_empty() { (table("processes that have ended", &ended, &location)) }
+        @if !ended.is_empty() { (table("ended processes", &ended, &location)) }
     };
     html! {
         @if running.is_empty() {
             p.note {
-                "No traced process of yours is running now: one that is started with " code { "memlab run -- CMD" }
-                " appears here."
+                "No traced process of yours is running now: programs started with " code { "memlab run -- CMD" }
+                " appear here."
             }
             // Without running processes, the ended ones are shown open.
             (over)
@@ -43,7 +43,7 @@ pub fn draw(figures: &Figures, location: impl Fn(u32) -> Option<MemoryLocation>)
             }
         }
         @for (pid, problem) in figures.problems.iter().take(8) { p.problem data-pid=(pid) { (name(problem)) } }
-        @if figures.left_out > 0 { p.problem { (figures.left_out) " more processes run: they are not followed" } }
+        @if figures.left_out > 0 { p.problem { (figures.left_out) " more processes are running, but are not followed" } }
     }
 }
 
@@ -167,7 +167,7 @@ fn uneven(running: &[&ProcessFigures]) -> Markup {
             } @else {
                 "Rank " (rank) " has the highest peak: " (size(most - median)) " more than the median of " (count)
                 " ranks, " (size(median)) ". "
-                code { "memlab report" } " on their traces says in which lines and layers they differ."
+                code { "memlab report" } " on their traces shows the lines and layers in which they differ."
             }
         }
     }

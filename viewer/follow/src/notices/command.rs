@@ -60,7 +60,7 @@ pub fn wait(command: &OsStr, mut child: Child, notice: &Notice, may_run: impl Fn
             Ok(None) if may_run() => std::thread::sleep(POLL_INTERVAL),
             Ok(None) => {
                 end(&mut child);
-                return Err(format!("--notify: `{shown}` went on after the program, and was ended"));
+                return Err(format!("--notify: `{shown}` outlasted the program and was ended"));
             }
             Err(error) => return Err(format!("--notify: `{shown}`: {error}")),
         }

@@ -108,7 +108,7 @@ impl ProcessNotices {
         }
         let most = model.categories(device.index).into_iter().max_by_key(|view| view.bytes)?;
         let message = format!(
-            "Low memory on cuda:{}: {} of {} were free, less than {}; most is in use for {} ({}).",
+            "Low memory on cuda:{}: {} of {} were free, less than {}; largest category: {} ({}).",
             device.index,
             size(free),
             size(device.total_bytes),
@@ -116,7 +116,7 @@ impl ProcessNotices {
             category_names(most.category).0,
             size(most.bytes),
         );
-        let next = format!("memlab view {} shows what holds it.", self.process.trace.display());
+        let next = format!("memlab view {} shows the memory by line and layer.", self.process.trace.display());
         Some(self.notice(NoticeKind::LowMemory, model, device, free, message, next))
     }
 

@@ -38,10 +38,10 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let how = "write it as https://host/path";
-        let uri: Uri = text.parse().map_err(|error| format!("no web address ({error}): {how}"))?;
+        let uri: Uri = text.parse().map_err(|error| format!("not a web address ({error}): {how}"))?;
         match (uri.scheme_str(), uri.host()) {
             (Some("http" | "https"), Some(_)) => Ok(Self(uri)),
-            _ => Err(format!("no web address: {how}")),
+            _ => Err(format!("not a web address: {how}")),
         }
     }
 }
@@ -106,7 +106,7 @@ fn in_words(error: &ureq::Error) -> String {
     match error {
         ureq::Error::StatusCode(code) => format!("it answered with status {code}"),
         ureq::Error::Io(error) => error.to_string(),
-        ureq::Error::BadUri(_) => "it is no web address".to_owned(),
+        ureq::Error::BadUri(_) => "it is not a web address".to_owned(),
         other => other.to_string(),
     }
 }

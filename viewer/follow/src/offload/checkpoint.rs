@@ -43,13 +43,13 @@ pub struct Target {
 
 impl Target {
     fn number(&self) -> Result<i32, Failure> {
-        i32::try_from(self.pid).map_err(|_| failure(format!("there is no process {}", self.pid)))
+        i32::try_from(self.pid).map_err(|_| failure(format!("no process {}", self.pid)))
     }
 
     fn state(&self, driver: &Driver) -> Result<DriverState, Failure> {
         driver.state(self.number()?).map_err(|error| {
             failure(format!(
-                "{}: the CUDA driver does not know its state: {}: check that it is yours, uses CUDA and runs on this \
+                "{}: the CUDA driver does not report its state: {}: check that it is yours, uses CUDA and runs on this \
                  machine",
                 self.who, error.text
             ))
@@ -89,20 +89,19 @@ pub fn offload(target: &Target, timeout: Duration) -> Result<Duration, Failure> 
         DriverState::Running => {}
         DriverState::Locked => {
             return Err(failure(format!(
-                "{who}: another program holds its CUDA calls for a checkpoint: wait for it to end, or continue the program with `memlab \
+                "{who}: another program holds its CUDA calls for a checkpoint: wait until it is done, or continue the program with `memlab \
                  restore {}`",
                 target.pid
             )));
         }
         DriverState::Checkpointed => {
-            return Err(failure(format!(
-                "{who} is checkpointed already: `memlab restore {}` brings it back",
-                target.pid
-            )));
+            return Err(failure(format!("{who} is already checkpointed: `memlab restore {}` restores it", target.pid)));
         }
         DriverState::Failed => return Err(target.failed_for_good()),
         DriverState::Busy | DriverState::Unknown(_) => {
-            return Err(failure(format!("{who}: another program checkpoints or restores it: wait for it to end")));
+            return Err(failure(format!(
+                "{who}: another program is checkpointing or restoring it: wait until it is done"
+            )));
         }
     }
     let started = Instant::now();
@@ -119,7 +118,7 @@ pub fn offload(target: &Target, timeout: Duration) -> Result<Duration, Failure> 
         // Without a checkpoint, the program must not stay locked.
         let after = match driver.unlock(pid) {
             Ok(()) => "the program continues".to_owned(),
-            Err(unlock) => format!("and the program could not be continued: {}", unlock.text),
+            Err(unlock) => format!("and the program could not continue: {}", unlock.text),
         };
         target.note(false);
         return Err(failure(format!("{who}: the checkpoint failed: {}; {after}{}", error.text, hint(&error))));
@@ -153,16 +152,18 @@ pub fn restore(target: &Target) -> Result<Duration, Failure> {
         DriverState::Running => {
             // Another program may have restored it without its knowledge.
             target.note(false);
-            return Err(failure(format!("{who} is not checkpointed: there is nothing to restore")));
+            return Err(failure(format!("{who} is not checkpointed: nothing to restore")));
         }
         DriverState::Failed => return Err(target.failed_for_good()),
         DriverState::Busy | DriverState::Unknown(_) => {
-            return Err(failure(format!("{who}: another program checkpoints or restores it: wait for it to end")));
+            return Err(failure(format!(
+                "{who}: another program is checkpointing or restoring it: wait until it is done"
+            )));
         }
     }
     driver.unlock(pid).map_err(|error| {
         failure(format!(
-            "{who} has its memory back, but could not be continued: {}: try `memlab restore {}` again",
+            "{who} has its memory back, but could not continue: {}: try `memlab restore {}` again",
             error.text, target.pid
         ))
     })?;
@@ -176,7 +177,7 @@ fn restore_checkpointed(driver: &Driver, target: &Target, pid: i32) -> Result<()
         return Err(target.failed_for_good());
     }
     let what_next = if error.is_out_of_memory() {
-        "it stays in host memory: make room on the device, then restore it again; --wait tries until there is room"
+        "it stays in host memory: make room on the device, then restore it again; --wait retries until there is room"
     } else {
         "it stays in host memory"
     };

@@ -257,13 +257,13 @@ impl Unreachable {
     pub fn explain(&self, pid: u32, if_silent: &str) -> String {
         match self {
             Self::NoSocket | Self::Stale => match owner(pid) {
-                None => format!("there is no process {pid}: `memlab ps` lists those that can be watched"),
+                None => format!("no process {pid}: `memlab ps` lists traced processes"),
                 Some(uid) if uid != own_uid() => {
-                    format!("process {pid} belongs to another user ({uid}): ask them to watch it, or become them")
+                    format!("process {pid} belongs to another user ({uid}): only that user can watch it")
                 }
                 Some(_) => format!(
                     "process {pid} is not traced, or has not used CUDA yet: start it with `memlab run -- CMD`; `memlab \
-                     ps` lists those that can be watched"
+                     ps` lists traced processes"
                 ),
             },
             Self::NotOurs(path) => format!(

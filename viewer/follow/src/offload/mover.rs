@@ -145,7 +145,7 @@ impl Drop for Mover {
         drop(self.commands.take());
         if self.driver_works.load(Ordering::Relaxed) {
             // An interrupted driver would leave the program locked.
-            output::note("waiting for the CUDA driver to be done…");
+            output::note("waiting for the CUDA driver…");
         }
         if let Some(thread) = self.thread.take() {
             // The panic hook has already reported a panic of the thread.

@@ -92,7 +92,7 @@ pub fn watch(process: &Process, id: u64, who: &str, interruption: &Interruption)
                 line.show(&format!("{who} does not answer…"))
             }
             Err(Unreachable::Silent) => anyhow::bail!(
-                "{who} no longer answers: it may be stopped; the operation continues when it does: see `memlab ps`"
+                "{who} no longer answers: it may be stopped; the operation continues when the process does: see `memlab ps`"
             ),
             Err(error) if error.is_absent() => anyhow::bail!("{who} ended before the operation did"),
             Err(error) => return Err(error.into_error(process.pid, "")),
@@ -109,7 +109,7 @@ fn take(status: Status, id: u64, who: &str) -> anyhow::Result<Option<(Operation,
     let moving = status.moving.unwrap_or_default();
     match &moving.operation {
         Some(operation) if operation.id == id => Ok(Some((operation.clone(), moving))),
-        _ => anyhow::bail!("{who} has begun something else since: `memlab ps` shows where its memory is"),
+        _ => anyhow::bail!("{who} has since begun another operation: `memlab ps` shows where its memory is"),
     }
 }
 

@@ -153,7 +153,7 @@ impl IdleMemory {
         if activity.known_since > since {
             let ago = format::duration(now - activity.known_since);
             return Err(bad_input(format!(
-                "the trace was condensed {ago} ago, and what was used before that is not known any more: ask for --idle {} \
+                "the trace was condensed {ago} ago, and earlier use is no longer known: use --idle {} \
                  or less, or try again later",
                 ago.replace(' ', "")
             )));

@@ -59,8 +59,8 @@ fn key(column: &str) -> &str {
     match column {
         "now" => "live_bytes",
         "at peak" => "live_bytes_at_peak",
-        "its most" => "peak_live_bytes",
-        "+ a step" => "bytes_per_step",
+        "own peak" => "peak_live_bytes",
+        "+/step" => "bytes_per_step",
         "GPU time" => "gpu_time_ns",
         "forward" => "forward_gpu_time_ns",
         "each" => "gpu_time_ns_per_call",
@@ -71,7 +71,7 @@ fn key(column: &str) -> &str {
         "backward" => "backward_bytes_at_peak",
         "allocs/s" => "allocations_per_second",
         "allocs" => "allocations",
-        "in total" | "allocated" => "allocated_bytes",
+        "total" | "allocated" => "allocated_bytes",
         "params" => "parameter_bytes",
         "grads" => "gradient_bytes",
         "optim" => "optimizer_state_bytes",
@@ -94,7 +94,6 @@ fn key(column: &str) -> &str {
         "event" => "number",
         "size" => "bytes",
         "what" => "kind",
-        "who asked" => "line",
         "segment bytes" => "segment_bytes",
         other => other,
     }

@@ -195,9 +195,9 @@ fn fact_spans(app: &App) -> Vec<Vec<Span<'static>>> {
     let Some(process) = app.context.process() else { return Vec::new() };
     let mut facts = Vec::new();
     if app.context.is_seeking {
-        facts.push(vec![Span::styled("looking it up  ", theme.warn)]);
+        facts.push(vec![Span::styled("loading  ", theme.warn)]);
     } else if process.shown_at.is_some_and(|shown_at| shown_at.is_earliest) {
-        facts.push(vec![Span::styled("the earliest the trace has  ", theme.warn)]);
+        facts.push(vec![Span::styled("earliest in the trace  ", theme.warn)]);
     }
     let at_peak =
         app.context.device().filter(|_| app.context.moment == ShownMoment::Peak).map(|device| device.totals.peak_step);

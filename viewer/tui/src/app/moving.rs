@@ -61,7 +61,9 @@ impl App {
         let (who, of) = (who(process), watched(process));
         let moving = about.moving.as_ref();
         match moving.map(|moving| moving.state).unwrap_or_default() {
-            MoveState::Offloaded | MoveState::Checkpointed => Err(format!("{who} is offloaded already: r restores it")),
+            MoveState::Offloaded | MoveState::Checkpointed => {
+                Err(format!("{who} is already offloaded: press r to restore it"))
+            }
             _ => {
                 let enabled = moving.filter(|moving| moving.enabled);
                 let order = MoveOrder { of, who, kind: OperationKind::Offload, by_driver: enabled.is_none() };
@@ -87,17 +89,17 @@ impl App {
         let moving = about.moving.as_ref();
         let state = moving.map(|moving| moving.state).unwrap_or_default();
         if state == MoveState::Resident && moving.is_none_or(|moving| moving.host_bytes == 0) {
-            return Err(format!("nothing of {who} is in host memory: o offloads it"));
+            return Err(format!("{who} has nothing in host memory: press o to offload it"));
         }
         Ok(MoveOrder { of, who, kind: OperationKind::Restore, by_driver: state == MoveState::Checkpointed })
     }
 
     /// The process that the keys act on, if it accepts requests and no memory is moving yet.
     fn movable(&self) -> Result<(&ProcessSnapshot, &MemoryLocation), String> {
-        let process = self.moved_process().ok_or("there is no process yet")?;
+        let process = self.moved_process().ok_or("no process yet")?;
         let who = who(process);
         if process.state.is_over() {
-            return Err(format!("{who} has ended: it has no GPU memory any more"));
+            return Err(format!("{who} has ended and holds no GPU memory"));
         }
         let about = self
             .context
@@ -107,7 +109,7 @@ impl App {
             return Err(problem.clone());
         }
         if about.is_busy() {
-            return Err(format!("memory of {who} moves already: wait for it to end"));
+            return Err(format!("memory of {who} is already moving: wait until it is done"));
         }
         Ok((process, about))
     }
@@ -118,9 +120,9 @@ impl App {
         let location = self.context.memory_location(process).filter(|location| location.is_busy())?;
         let moving = match location.by_driver {
             Some(OperationKind::Restore) => {
-                return Some("the CUDA driver brings the memory back to the device…".to_owned());
+                return Some("the CUDA driver is restoring the memory…".to_owned());
             }
-            Some(_) => return Some("the CUDA driver moves the memory to the host…".to_owned()),
+            Some(_) => return Some("the CUDA driver is offloading the memory…".to_owned()),
             None => location.moving.as_ref()?,
         };
         let bar = usize::from(columns.saturating_sub(60)).clamp(8, 40);

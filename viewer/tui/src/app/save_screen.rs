@@ -22,7 +22,7 @@ pub fn save(app: &mut App, kind: ExportKind, (columns, rows): (u16, u16)) -> Str
         }
         ExportKind::Csv | ExportKind::Json => {
             let Some(rows) = app.current_screen().rows(&app.context) else {
-                return "this screen is no table: write it as a picture".to_owned();
+                return "this screen has no table: export it as a picture".to_owned();
             };
             match kind {
                 ExportKind::Csv => (rows.csv(), "csv"),

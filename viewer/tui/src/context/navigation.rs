@@ -123,9 +123,7 @@ impl Context {
             if forward { steps.find(|step| step.end_time > now) } else { steps.rev().find(|step| step.end_time < now) };
         match step.map(|step| (step.end_event, step.end_time)) {
             Some((event, time)) => self.go_to_event(event, time),
-            None => {
-                self.notice = Some(if forward { "there is no later step" } else { "there is no earlier step" }.into())
-            }
+            None => self.notice = Some(if forward { "no later step" } else { "no earlier step" }.into()),
         }
     }
 
@@ -138,7 +136,7 @@ impl Context {
         let now = self.cursor_time();
         let ooms = || self.process().into_iter().flat_map(|process| &process.ooms);
         let next = ooms().find(|oom| now.is_some_and(|now| oom.time > now)).or_else(|| ooms().next());
-        let (event, time) = next.map(|oom| (oom.event, oom.time)).ok_or("there was no out-of-memory")?;
+        let (event, time) = next.map(|oom| (oom.event, oom.time)).ok_or("no out-of-memory error")?;
         self.go_to_event(event, time);
         Ok(())
     }
@@ -165,7 +163,7 @@ impl Context {
             NamedMoment::Time(time) => {
                 let end = self.process().map_or(0, |process| process.until(self.now_unix_ns));
                 if time > end {
-                    return Err(format!("{moment} is later than the end, {}", format::duration(end)));
+                    return Err(format!("{moment} is after the end, {}", format::duration(end)));
                 }
                 self.go_to_time(time);
             }

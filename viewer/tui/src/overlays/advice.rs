@@ -77,7 +77,7 @@ impl AdviceView {
         let columns = inner.width.saturating_sub(2);
         self.is_shown = self.result.get().is_some();
         let lines = match self.result.get() {
-            None => vec!["Trying changes on what was recorded …".to_owned()],
+            None => vec!["Trying changes on the recorded run…".to_owned()],
             Some(Err(reason)) => vec![reason.clone()],
             Some(Ok(advices)) => {
                 let mut lines = advised(advices, usize::from(columns));

@@ -11,41 +11,41 @@ use crate::widgets::pane::{centered, clear, fact, frame, put, wrapped};
 use memlab_base::category::category_list;
 
 const MOMENTS: [HelpKey; 7] = [
-    ("←  →", "an earlier, a later moment; Shift: by ten columns; or click and drag in the chart"),
-    ("p", "the moment of the peak, and back"),
-    ("n  N", "the end of the next, the previous step"),
-    ("O", "the next out-of-memory"),
-    ("t", "type a moment: 12.5s, 1:30, step 12, peak, oom, end"),
-    ("Esc", "back to the latest moment; first: no filter"),
-    ("space", "pause the display; the program goes on"),
+    ("←  →", "back, forward in time; Shift: ten columns; or click and drag in the chart"),
+    ("p", "to the peak, and back"),
+    ("n  N", "to the end of the next, the previous step"),
+    ("O", "to the next out-of-memory error"),
+    ("t", "to a typed moment: 12.5s, 1:30, step 12, peak, oom, end"),
+    ("Esc", "clear the filter, then back to the latest moment"),
+    ("space", "pause the display; the program continues"),
 ];
 
 const TABLES: [HelpKey; 7] = [
-    ("j k ↑ ↓ PgUp PgDn g G", "move in the table; the wheel too"),
-    ("s  S", "sort by the next column, the other way round; or click on a heading"),
-    ("/", "show only: a word, /regex/, size>1MiB, layer:h.3, class:Linear, category:…, !not"),
-    ("i", "what a line or layer holds: its own, or with all it calls or contains"),
-    ("L", "lines: those of libraries too, or yours alone; on every screen"),
-    ("u", "units: fitting, MiB, GiB, bytes"),
-    ("e", "write what is on the screen to a file: CSV, JSON or a picture"),
+    ("j k ↑ ↓ PgUp PgDn g G", "move in the table; or use the mouse wheel"),
+    ("s  S", "sort by the next column, in reverse; or click on a heading"),
+    ("/", "filter: a word, /regex/, size>1MiB, layer:h.3, class:Linear, category:…, !not"),
+    ("i", "lines and layers: own memory, or with callees and inner layers"),
+    ("L", "lines: your lines only, or also library lines; on every screen"),
+    ("u", "units: auto, MiB, GiB, bytes"),
+    ("e", "export the screen to a file: CSV, JSON or a picture"),
 ];
 
 const REST: [HelpKey; 9] = [
     ("q", "leave"),
-    ("Tab, 1 2 3 …", "the next screen, that screen"),
-    ("d  D", "the next, the previous device or rank"),
+    ("Tab, 1 2 3 …", "next screen, or the screen with that number"),
+    ("d  D", "next, previous device or rank"),
     ("b", "back to the ranks"),
-    ("A", "advice: what to change so that the program takes less"),
+    ("A", "advice: changes that lower the program's memory"),
     ("w", "chart: whole run, 5 min, 1 min, 10 s"),
     ("T", "theme: dark, light, high contrast, none"),
-    ("o  r", "move the program's GPU memory to host memory (asks first), bring it back"),
+    ("o  r", "offload the program's GPU memory to the host (asks first), restore it"),
     ("Ctrl-C", "interrupt the program (asks first)"),
 ];
 
 const WORDS: [HelpKey; 3] = [
-    ("allocated", "handed out by PyTorch's caching allocator"),
-    ("reserved", "held by it, handed out or not"),
-    ("used", "the whole device's use: also CUDA itself, libraries, other processes"),
+    ("allocated", "in use by tensors: torch.cuda.memory_allocated()"),
+    ("reserved", "held by PyTorch's allocator: torch.cuda.memory_reserved()"),
+    ("used", "in use on the whole device: also CUDA, libraries, other processes"),
 ];
 
 /// The help, scrolled to a row.

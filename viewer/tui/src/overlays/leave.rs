@@ -10,8 +10,8 @@ use crate::widgets::pane::{centered, clear, frame, put};
 use memlab_follow::request::UiRequest;
 
 const CHOICES: [(&str, &str); 4] = [
-    ("d", "detach: leave this view, the program goes on in this terminal"),
-    ("i", "interrupt it, as Ctrl-C does (Ctrl-C again does the same)"),
+    ("d", "detach: close this view; the program continues in this terminal"),
+    ("i", "interrupt it, as Ctrl-C does; or press Ctrl-C again"),
     ("t", "ask it to terminate (SIGTERM)"),
     ("Esc", "stay"),
 ];

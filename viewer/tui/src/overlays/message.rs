@@ -10,7 +10,7 @@ const COLUMNS: u16 = 76;
 
 /// Draws an error.
 pub fn draw(buffer: &mut Buffer, area: Rect, context: &Context, words: &str) {
-    draw_box(buffer, area, context, "It did not work", words, "any key: back", 0);
+    draw_box(buffer, area, context, "Failed", words, "any key: back", 0);
 }
 
 /// Draws a box with a text and some free rows below it; returns the inner area.

@@ -36,8 +36,8 @@ impl OffloadQuestion {
         let who = &self.order.who;
         let words = if self.order.by_driver {
             format!(
-                "checkpoint {who} with the CUDA driver (--full)? all it has on the GPU goes to host memory, the CUDA context \
-                 too; it waits until you restore it. Started with `memlab run --offload` it would be faster."
+                "checkpoint {who} with the CUDA driver (--full)? all its GPU memory moves to the host, with the CUDA context; \
+                 it waits until you restore it. Programs started with `memlab run --offload` move faster."
             )
         } else {
             let bytes = self.bytes.map(|bytes| format!("{} of ", context.size(bytes))).unwrap_or_default();
@@ -50,7 +50,7 @@ impl OffloadQuestion {
             Span::styled("y", theme.key),
             Span::styled(" offload   ", theme.text),
             Span::styled("n", theme.key),
-            Span::styled(" leave it", theme.text),
+            Span::styled(" cancel", theme.text),
         ];
         put_spans(buffer, inner.x + 1, y, inner.right(), &choices, theme);
     }

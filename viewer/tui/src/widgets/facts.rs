@@ -62,7 +62,7 @@ pub fn labelled(label: &str, words: impl AsRef<str>, theme: &Theme) -> Fact {
 pub fn gpu_time_words(time: &GpuTime) -> String {
     let WorkTotals { calls, nanoseconds, .. } = time.totals;
     if calls == 0 {
-        return "nothing of its own".to_owned();
+        return "no calls of its own".to_owned();
     }
     let backward = match time.backward_nanoseconds {
         0 => String::new(),
@@ -117,7 +117,7 @@ fn draw_stack(buffer: &mut Buffer, area: Rect, process: &ProcessSnapshot, stack:
     }
     let frames = frames(process, stack);
     if frames.is_empty() {
-        let words = "no Python frame: asked for by a library's thread, or before Python was known";
+        let words = "no Python frame: a library's thread, or before Python was detected";
         put(buffer, area.x, area.y, area.width, words, theme.dim, theme);
         return;
     }
@@ -144,7 +144,7 @@ fn draw_stack(buffer: &mut Buffer, area: Rect, process: &ProcessSnapshot, stack:
         put(buffer, x, y, area.right().saturating_sub(x), &line.function, function_style(index, theme), theme);
     }
     if shown < frames.len() && room > shown {
-        let words = format!("{} {} further out", theme.glyphs.ellipsis, frames.len() - shown);
+        let words = format!("{} {} outer frames", theme.glyphs.ellipsis, frames.len() - shown);
         put(buffer, area.x, area.y + shown as u16, area.width, &words, theme.dim, theme);
     }
 }

@@ -57,7 +57,11 @@ impl Lengths {
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let numbers = lines.map(|(index, line)| {
             let wrong = || {
-                bad_input(format!("{}:{}: {line:?} is no length: one number in each line", path.display(), index + 1))
+                bad_input(format!(
+                    "{}:{}: {line:?} is not a length; write one number per line",
+                    path.display(),
+                    index + 1
+                ))
             };
             length(line).ok_or_else(wrong)
         });

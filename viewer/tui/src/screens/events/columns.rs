@@ -57,7 +57,7 @@ impl Column for EventColumn {
             Self::Thread => "thread",
             Self::Address => "address",
             Self::Phase => "phase",
-            Self::Who => "who asked",
+            Self::Who => "line",
         }
     }
 

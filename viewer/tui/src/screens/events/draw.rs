@@ -73,7 +73,7 @@ fn facts_of_frame(screen: &EventsScreen, items: &[EventItem], context: &Context)
     if context.moment == ShownMoment::Now && !process.state.is_over() {
         if screen.has_lost(items) && !context.paused {
             // In a fast program, events can be read only while the display is paused.
-            facts.push(fact("that event is no longer kept: space holds the display", theme.warn));
+            facts.push(fact("that event is no longer kept: space pauses the display", theme.warn));
         }
         facts.push(match screen.follows() {
             true => fact("newest on top", theme.good),
@@ -89,8 +89,8 @@ fn draw_without(buffer: &mut Buffer, area: Rect, context: &Context) {
     let theme = &context.theme;
     let has_happened = context.process().is_some_and(|process| process.events_read > 0);
     let words = match (has_happened, context.is_seeking || context.snapshot.detail != Detail::Events) {
-        (false, _) => "nothing has happened yet",
-        (true, true) => "looking it up",
+        (false, _) => "no events yet",
+        (true, true) => "loading",
         (true, false) => "the trace no longer has the events before this moment",
     };
     if area.height > 0 && area.width > 2 {
@@ -178,10 +178,10 @@ fn facts_of(context: &Context, process: &ProcessSnapshot, item: &EventItem) -> V
         return vec![fact(format!("optimizer step {} ended", event.address), theme.text)];
     }
     if let Some(range) = item.range() {
-        return vec![labelled("the thread is now in", range, theme)];
+        return vec![labelled("thread entered", range, theme)];
     }
     if event.kind == EventKind::End {
-        return vec![fact("nothing comes after it", theme.text)];
+        return vec![fact("the last event", theme.text)];
     }
     let style = if event.kind == EventKind::Oom { theme.bad } else { theme.accent };
     let exactly = match event.bytes {
@@ -220,16 +220,16 @@ fn facts_of(context: &Context, process: &ProcessSnapshot, item: &EventItem) -> V
 /// Effect of the event on its bytes.
 fn outcome(event: &EventView) -> &'static str {
     match event.kind {
-        EventKind::Alloc => " handed out",
-        EventKind::Free => " given back; had been asked for",
+        EventKind::Alloc => " allocated",
+        EventKind::Free => " freed (stack of its allocation)",
         EventKind::DriverAlloc(_, true) => " from the driver, for a segment",
         EventKind::DriverAlloc(_, false) => " from the driver",
-        EventKind::DriverFree(_) => " given back to the driver",
+        EventKind::DriverFree(_) => " returned to the driver",
         EventKind::Map => " mapped",
         EventKind::Unmap => " unmapped",
-        EventKind::Oom => " asked for and not to be had",
+        EventKind::Oom => " requested: out of memory",
         EventKind::Used => " in use on the whole device",
-        EventKind::Moved => " of this process's in host memory from here on",
+        EventKind::Moved => " of this process in host memory from here on",
         EventKind::Step | EventKind::InRange | EventKind::End => "",
     }
 }
@@ -245,9 +245,9 @@ fn other_end(context: &Context, process: &ProcessSnapshot, event: &EventView) ->
             Some(match freed {
                 Some(freed) => {
                     let after = format::duration(freed.time.saturating_sub(event.time));
-                    labelled("given back", format!("after {after}, event {}", format::grouped(freed.number)), theme)
+                    labelled("freed", format!("after {after}, event {}", format::grouped(freed.number)), theme)
                 }
-                None => fact("not given back yet", theme.text),
+                None => fact("not freed yet", theme.text),
             })
         }
         EventKind::Free => {

@@ -55,8 +55,8 @@ impl ScreenState for EventsScreen {
         ScreenHelp {
             title: "The latest events before the moment shown",
             keys: &[
-                ("Enter", "show that moment everywhere"),
-                ("g", "stay with the newest; elsewhere the cursor stays on its event"),
+                ("Enter", "show that moment on every screen"),
+                ("g", "follow the newest event; on other rows the cursor stays on its event"),
             ],
         }
     }

@@ -66,8 +66,8 @@ impl LayersScreen {
         let count = if !is_flat || rows.len() == all { all.to_string() } else { format!("{} of {all}", rows.len()) };
         let counted = match (is_flat, context.inclusive) {
             (true, _) => "",
-            (false, true) => "with the layers inside",
-            (false, false) => "open layers: their own",
+            (false, true) => "with inner layers",
+            (false, false) => "open layers: own memory",
         };
         let facts =
             vec![fact(counted, theme.dim), fact(count, theme.dim)].into_iter().filter(|fact| fact[0].width() > 0);
@@ -102,7 +102,7 @@ fn draw_detail(buffer: &mut Buffer, area: Rect, context: &Context, row: &LayerIt
     let is_outside = row.key.1.is_none();
     let class = if row.class().is_empty() { "part" } else { row.class() };
     let who = match row.root_name() {
-        _ if is_outside => "allocated while no module's forward ran".to_owned(),
+        _ if is_outside => "allocated outside any module's forward".to_owned(),
         Some(root) if !row.is_root() => format!("{class} of {root}"),
         _ => format!("{class}, outermost"),
     };
@@ -112,8 +112,8 @@ fn draw_detail(buffer: &mut Buffer, area: Rect, context: &Context, row: &LayerIt
     };
     let mut lines = vec![(format!("{who}: {}", held(&row.own)), theme.text)];
     if !is_outside {
-        lines[0].0 += " of its own";
-        lines.push((format!("with the layers inside it: {}", held(&row.inclusive)), theme.text));
+        lines[0].0 += " (own memory)";
+        lines.push((format!("with inner layers: {}", held(&row.inclusive)), theme.text));
     }
     if let Some(time) = row.time() {
         lines.push((format!("GPU: {}", gpu_time_words(&time)), theme.dim));
@@ -121,7 +121,7 @@ fn draw_detail(buffer: &mut Buffer, area: Rect, context: &Context, row: &LayerIt
     let own = &row.own;
     lines.push((
         format!(
-            "at most: parameters {}, gradients {}, optimizer {}, buffers {}, activations {}",
+            "maxima: parameters {}, gradients {}, optimizer {}, buffers {}, activations {}",
             context.size(own.parameter_bytes),
             context.size(own.gradient_bytes),
             context.size(own.optimizer_state_bytes),

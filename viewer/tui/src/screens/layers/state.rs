@@ -76,7 +76,7 @@ impl ScreenState for LayersScreen {
             keys: &[
                 ("Enter, l  h", "open a module, close it"),
                 ("z", "open all, close all"),
-                ("a", "memory by the ranges that the program names (memlab.annotate, NVTX), or by layer again"),
+                ("a", "memory by named range (memlab.annotate, NVTX), or by layer"),
             ],
         }
     }

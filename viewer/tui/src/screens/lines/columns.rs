@@ -59,13 +59,13 @@ impl Column for LineColumn {
             Self::Now => "now",
             Self::AtPeak => "at peak",
             Self::GpuTime => "GPU time",
-            Self::Most => "its most",
-            Self::Growth => "+ a step",
+            Self::Most => "own peak",
+            Self::Growth => "+/step",
             Self::Blocks => "blocks",
             Self::Backward => "backward",
             Self::Rate => "allocs/s",
             Self::Allocations => "allocs",
-            Self::Total => "in total",
+            Self::Total => "total",
             Self::Place => "line",
         }
     }

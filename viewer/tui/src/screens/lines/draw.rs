@@ -55,10 +55,10 @@ impl LinesScreen {
         let top = rows.iter().filter(|row| row.depth == 0).count();
         let is_tree = self.is_tree && pane.is_none();
         let count = if top == all || is_tree { all.to_string() } else { format!("{top} of {all}") };
-        let counted = if context.inclusive && !is_tree && pane.is_none() { "with what they call" } else { "" };
+        let counted = if context.inclusive && !is_tree && pane.is_none() { "with callees" } else { "" };
         let title = if is_tree { "Call tree" } else { "Lines" };
         let told =
-            context.process().filter(|process| process.scope == Scope::Libraries).map_or("", |_| "with libraries'");
+            context.process().filter(|process| process.scope == Scope::Libraries).map_or("", |_| "with library lines");
         let facts = [fact(told, theme.warn), fact(counted, theme.warn), fact(count, theme.dim)]
             .into_iter()
             .filter(|fact| fact[0].width() > 0);
@@ -90,7 +90,7 @@ fn draw_detail(buffer: &mut Buffer, area: Rect, context: &Context, row: &LineIte
     let title = row.line().map_or(NO_LINE, |line| &line.function);
     let inner = frame(buffer, area, title, Vec::new(), theme);
     let path = row.line().map_or_else(
-        || "allocated without a Python frame: by a library's thread, or before Python was known".to_owned(),
+        || "no Python frame: a library's thread, or before Python was detected".to_owned(),
         |line| place(line, ""),
     );
     let used = put(buffer, inner.x + 1, inner.y, inner.width.saturating_sub(2), &path, theme.text, theme);
@@ -122,7 +122,7 @@ fn figures_in_words(context: &Context, row: &LineItem) -> String {
         ShownMoment::Now | ShownMoment::Cursor => format!("{live}, {at_peak}"),
     };
     let itself = match own.allocations {
-        0 => "allocates nothing itself".to_owned(),
+        0 => "no allocations of its own".to_owned(),
         allocations => format!(
             "{}; {}, {} each",
             in_order(
@@ -140,7 +140,7 @@ fn figures_in_words(context: &Context, row: &LineItem) -> String {
     match &row.figures.inclusive {
         Some(held) => {
             let at_peak = format!("at peak {}", context.size(held.live_bytes_at_peak));
-            format!("{itself}; with what it calls: {}", in_order(live(held.live_bytes, held.live_blocks), at_peak))
+            format!("{itself}; with callees: {}", in_order(live(held.live_bytes, held.live_blocks), at_peak))
         }
         None => itself,
     }

@@ -45,7 +45,7 @@ impl ScreenState for LinesScreen {
         match items.get(self.table.selected).and_then(LineItem::line) {
             Some(line) => Some(Action::OpenSource(line.clone())),
             None => {
-                context.notice = Some("there is no Python line to show".to_owned());
+                context.notice = Some("no Python line to show".to_owned());
                 None
             }
         }
@@ -67,8 +67,8 @@ impl ScreenState for LinesScreen {
             title: "Memory by Python line",
             keys: &[
                 ("Enter", "the source around the line, with bytes in the margin"),
-                ("l  h", "open who called it, close"),
-                ("c", "the call tree from the outermost call down, and back"),
+                ("l  h", "open its callers, close"),
+                ("c", "the call tree from the outermost call, and back"),
             ],
         }
     }

@@ -37,7 +37,7 @@ impl ScreenState for OutputScreen {
         if !self.program_runs() {
             context.notice = Some("the program has ended".to_owned());
         } else if !self.takes_keys {
-            context.notice = Some("the program reads its input from a pipe or a file, not from here".to_owned());
+            context.notice = Some("the program's input is a pipe or a file, not this terminal".to_owned());
         } else {
             self.is_typing = true;
             // The cursor of the program is at the end of its output.
@@ -56,16 +56,16 @@ impl ScreenState for OutputScreen {
     }
 
     fn footer_keys(&self, _context: &Context) -> FooterKeys {
-        let keys = [("⏎", "type to it"), ("↑↓", "scroll"), ("G", "latest"), ("Tab", "next screen")];
+        let keys = [("⏎", "type input"), ("↑↓", "scroll"), ("G", "latest"), ("Tab", "next screen")];
         FooterKeys { first: footer_keys(&keys), ..FooterKeys::default() }
     }
 
     fn help(&self) -> ScreenHelp {
         ScreenHelp {
-            title: "What the program prints",
+            title: "Output of the program",
             keys: &[
                 ("j  k, PgUp PgDn", "scroll; G: the latest"),
-                ("Enter", "type to the program: keys go to it, also Ctrl-C, until Esc"),
+                ("Enter", "type to the program: it gets every key, Ctrl-C too, until Esc"),
             ],
         }
     }

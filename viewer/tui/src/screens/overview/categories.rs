@@ -26,7 +26,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, context: &Context) {
     let total = device.totals.total_bytes;
     let mut facts = Vec::new();
     if !device.totals.used_is_known {
-        facts.push(fact("the driver did not tell the device's use", theme.warn));
+        facts.push(fact("the driver did not report the device's use", theme.warn));
     }
     if away > 0 {
         facts.push(fact(format!("{} in host memory", context.size(away)), theme.warn));

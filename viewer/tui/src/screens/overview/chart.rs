@@ -48,7 +48,7 @@ fn title(context: &Context) -> String {
             format!("Memory, last {}", format::duration(seconds.saturating_mul(1_000_000_000)))
         }
         ChartWindow::Around(None, length) => format!("Memory, last {}", format::duration(length)),
-        ChartWindow::Around(_, length) => format!("Memory, {} of it", format::duration(length)),
+        ChartWindow::Around(_, length) => format!("Memory, {} around the moment", format::duration(length)),
     }
 }
 

@@ -49,12 +49,12 @@ impl ScreenState for OverviewScreen {
 
     fn help(&self) -> ScreenHelp {
         ScreenHelp {
-            title: "All at a glance",
+            title: "Overview",
             keys: &[
-                ("h  l", "the keys go to the lines, to the layers"),
-                ("Enter", "open that table"),
-                ("c", "chart: what memory is used for over time, and back to totals"),
-                ("+  -  0", "chart: nearer around the moment shown, further, the whole run"),
+                ("h  l", "select the table of lines, of layers"),
+                ("Enter", "open the selected table"),
+                ("c", "chart: memory by category, or totals"),
+                ("+  -  0", "chart: zoom in at the moment shown, zoom out, whole run"),
             ],
         }
     }

@@ -123,7 +123,7 @@ fn facts(context: &Context, device: &DeviceSnapshot, steps: &[StepView], shared:
     let mut facts = Vec::new();
     if let (Some(first), Some(last)) = (steps.first(), steps.last()) {
         let from = (first.index + 1).saturating_sub(first.steps);
-        let together = if shared > 1 { format!(", {shared} a column") } else { String::new() };
+        let together = if shared > 1 { format!(", {shared} per column") } else { String::new() };
         facts.push(fact(format!("steps {from} to {}{together}", last.index), theme.dim));
         if let Some(rate) = device.steps_per_second() {
             let rate = if rate >= 1.0 {

@@ -94,7 +94,7 @@ fn comparison(
     }
     let Some(job) = &context.snapshot.job else { return Vec::new() };
     let Some(at) = job.ranks.iter().position(|rank| rank.path == process.path) else {
-        return vec![("compared", "not with the others: it is not read yet, or of another job".to_owned(), theme.dim)];
+        return vec![("compared", "no: not read yet, or from another job".to_owned(), theme.dim)];
     };
     let mut told = Vec::new();
     for finding in found.iter().filter(|finding| finding.ranks.contains(&at)) {
@@ -103,7 +103,7 @@ fn comparison(
     }
     told.extend(differences(job, at).into_iter().map(|words| ("differs", words, theme.text)));
     if told.is_empty() {
-        told.push(("compared", "like the others: neither more nor less at its peak".to_owned(), theme.dim));
+        told.push(("compared", "no difference from the other ranks at the peak".to_owned(), theme.dim));
     }
     told
 }
@@ -133,7 +133,7 @@ fn differences(job: &Job, at: usize) -> Vec<String> {
 fn state_words(process: &ProcessSnapshot, item: &RankItem, context: &Context) -> String {
     let how = match process.state {
         ProcessState::Ended { code: Some(code), signal: None } => format!("ended with exit code {code}"),
-        ProcessState::Killed => "killed: the process ended without saying how".to_owned(),
+        ProcessState::Killed => "killed: the trace has no end record".to_owned(),
         state => state.short(),
     };
     let lasted = format::duration(process.until(context.now_unix_ns));
@@ -158,7 +158,7 @@ fn device_words(totals: &memlab_trace::DeviceView, context: &Context) -> String 
         words +=
             &format!("{}peak {} at {at}", context.theme.glyphs.separator, context.size(totals.peak_allocated_bytes));
     }
-    words + &format!("{}at most {} in use", context.theme.glyphs.separator, context.size(totals.peak_used_bytes))
+    words + &format!("{}at most {} used", context.theme.glyphs.separator, context.size(totals.peak_used_bytes))
 }
 
 fn started_words(process: &ProcessSnapshot, now_unix_ns: u64) -> String {

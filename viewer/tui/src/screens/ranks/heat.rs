@@ -99,7 +99,7 @@ pub fn draw_legend(
     let lasted = format::duration(time.duration);
     let words = match scale {
         HeatScale::HighestPeak => format!(" {}", units.size(highest)),
-        HeatScale::Device => " all of the device".to_owned(),
+        HeatScale::Device => " the whole device".to_owned(),
     };
     let right = lasted.len() as u16 + 2;
     let room = area.right().saturating_sub(x + right);

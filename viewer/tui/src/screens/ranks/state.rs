@@ -90,8 +90,8 @@ impl ScreenState for RanksScreen {
 
     fn footer_keys(&self, _context: &Context) -> FooterKeys {
         let scale = match self.scale {
-            HeatScale::HighestPeak => "beside device",
-            HeatScale::Device => "beside highest",
+            HeatScale::HighestPeak => "vs device",
+            HeatScale::Device => "vs highest",
         };
         FooterKeys { first: footer_keys(&[("⏎", "show")]), last: footer_keys(&[("c", scale)]) }
     }
@@ -100,8 +100,8 @@ impl ScreenState for RanksScreen {
         ScreenHelp {
             title: "Ranks side by side and over time",
             keys: &[
-                ("Enter", "show that rank; b comes back from any screen"),
-                ("c", "heat map: beside the highest peak, beside the size of the device"),
+                ("Enter", "show that rank; b returns from any screen"),
+                ("c", "heat map: relative to the highest peak, or to the device's memory"),
                 ("o  r", "offload, restore the process under the cursor"),
             ],
         }

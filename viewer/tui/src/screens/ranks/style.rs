@@ -31,11 +31,11 @@ pub fn imbalance_words(imbalance: &Imbalance, items: &[RankItem], context: &Cont
     let name = items.iter().find(|item| item.target == imbalance.highest).map_or("", |item| &item.name);
     // Up to a hundredth is noise.
     if over < imbalance.median_bytes / 100 {
-        return (format!("peaks are alike: {}", context.size(imbalance.peak_bytes)), theme.dim);
+        return (format!("even peaks: {}", context.size(imbalance.peak_bytes)), theme.dim);
     }
     let percent = format::percent(over, imbalance.median_bytes);
     let words = format!(
-        "{name} peaks highest: {}, {percent} ({}) over the median",
+        "{name} has the highest peak: {}, {percent} ({}) over the median",
         context.size(imbalance.peak_bytes),
         context.size(over)
     );

@@ -30,9 +30,7 @@ impl SegmentsScreen {
         };
         match found {
             Some((segment, block)) => self.select(segment, block),
-            None if !context.filter.is_empty() => {
-                context.notice = Some("no further block passes the filter".to_owned())
-            }
+            None if !context.filter.is_empty() => context.notice = Some("no other block matches the filter".to_owned()),
             None => {}
         }
     }

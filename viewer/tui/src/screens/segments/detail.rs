@@ -85,12 +85,12 @@ fn facts_of_hole(context: &Context, process: &ProcessSnapshot, segment: &Segment
         labelled("exactly", format!("{} bytes", format::grouped(hole.bytes)), theme),
     ];
     if context.segment_map().is_some_and(|map| map.largest_free_bytes == hole.bytes) {
-        facts.push(fact("no free block is larger", theme.text));
+        facts.push(fact("the largest free block", theme.text));
     }
     if segment.pool != 0 {
-        facts.push(fact("in a private pool of CUDA graphs: only captures of these take it", theme.text));
+        facts.push(fact("in a private pool of CUDA graphs: only their captures can use it", theme.text));
     } else if segment.blocks.is_empty() {
-        facts.push(fact("the segment holds no block: torch.cuda.empty_cache() gives it back", theme.text));
+        facts.push(fact("the segment has no block in use: torch.cuda.empty_cache() releases it", theme.text));
     }
     for (side, beside) in ["before it", "after it"].into_iter().zip(neighbours(segment, hole)) {
         let Some(block) = beside.and_then(|piece| piece.block) else { continue };

@@ -115,10 +115,10 @@ fn figures(context: &Context, map: &SegmentMap, summary: &MapSummary) -> Vec<Fac
         facts.push(figure(context.size(summary.empty.bytes), theme.text, words));
     }
     if map.stray_blocks > 0 {
-        facts.push(fact(format!("{} in no segment known", count(map.stray_blocks, "block")), theme.warn));
+        facts.push(fact(format!("{} outside known segments", count(map.stray_blocks, "block")), theme.warn));
     }
     if !context.filter.is_empty() {
-        let words = format!(" in {} that pass the filter", count(summary.passing.count, "block"));
+        let words = format!(" in {} matching the filter", count(summary.passing.count, "block"));
         facts.push(figure(context.size(summary.passing.bytes), theme.warn, words));
     }
     facts
@@ -151,15 +151,15 @@ fn legend(context: &Context, summary: &MapSummary, with_sizes: bool) -> Vec<Fact
 fn draw_without(buffer: &mut Buffer, area: Rect, context: &Context) {
     let theme = &context.theme;
     let (words, more) = match context.segment_map() {
-        None => ("looking it up", String::new()),
+        None => ("loading", String::new()),
         Some(map) if map.stray_blocks > 0 => (
             "this program's blocks are not in segments",
             format!(
-                "{} blocks come straight from the driver's pools (backend:cudaMallocAsync), which have no map",
+                "{} blocks come from the driver's pools (backend:cudaMallocAsync), which have no map",
                 format::grouped(map.stray_blocks)
             ),
         ),
-        Some(_) => ("PyTorch's allocator holds no memory", "there is nothing in segments at this moment".to_owned()),
+        Some(_) => ("PyTorch's allocator holds no memory", "no segments at this moment".to_owned()),
     };
     if area.height == 0 || area.width < 4 {
         return;
@@ -175,9 +175,9 @@ fn facts_of_frame(screen: &SegmentsScreen, context: &Context) -> Vec<Fact> {
     let theme = &context.theme;
     let scale = size(screen.drawn().layout.scale);
     let order = screen.order.as_str();
-    let mut zoom = vec![Span::styled("+ -", theme.key), Span::styled(format!(" {scale} a column"), theme.dim)];
+    let mut zoom = vec![Span::styled("+ -", theme.key), Span::styled(format!(" {scale} per column"), theme.dim)];
     if screen.is_zoomed() {
-        zoom.extend([Span::styled(" 0", theme.key), Span::styled(" fitting", theme.dim)]);
+        zoom.extend([Span::styled(" 0", theme.key), Span::styled(" fit", theme.dim)]);
     }
     let drawn = screen.drawn();
     let rows = drawn.layout.rows();

@@ -58,7 +58,7 @@ impl ScreenState for SegmentsScreen {
         };
         let line = context.process().and_then(|process| process.names.lines.get(&block.stack)).cloned();
         if line.is_none() {
-            context.notice = Some("no Python line is known for this".to_owned());
+            context.notice = Some("no Python line recorded for this block".to_owned());
         }
         line.map(Action::OpenSource)
     }
@@ -84,11 +84,11 @@ impl ScreenState for SegmentsScreen {
         ScreenHelp {
             title: "The memory map of PyTorch's allocator",
             keys: &[
-                ("j  k", "the next, the previous segment"),
-                ("l  h", "the next, the previous block or hole"),
-                ("f  F", "the next hole; the largest one, and from a hole the next smaller one"),
+                ("j  k", "next, previous segment"),
+                ("l  h", "next, previous block or hole"),
+                ("f  F", "next hole; the largest hole, then the next smaller one"),
                 ("+  -  0", "zoom in, out, the whole map on the page"),
-                ("Enter", "the source of who asked for the block"),
+                ("Enter", "the source line that allocated the block"),
             ],
         }
     }

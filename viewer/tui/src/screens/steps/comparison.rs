@@ -34,13 +34,13 @@ pub fn draw(buffer: &mut Buffer, area: Rect, screen: &StepsScreen, context: &Con
     let (before, after) = latest.map_or(wanted, |(_, before, after)| (before, after));
     let to = if theme.glyphs.unicode { "→" } else { "->" };
     let title = match before {
-        Some(before) => format!("What grew: step {} {to} step {}", before.index, after.index),
-        None => format!("What grew: start {to} step {}", after.index),
+        Some(before) => format!("Growth: step {} {to} step {}", before.index, after.index),
+        None => format!("Growth: start {to} step {}", after.index),
     };
     // While steps arrive, the latest one is always being looked up.
     let is_latest = device.steps.last() == Some(&wanted.1);
     let facts = if latest.is_some() && screen.awaits_comparison(context) && !is_latest {
-        vec![fact(format!("looking up step {}", wanted.1.index), theme.dim)]
+        vec![fact(format!("loading step {}", wanted.1.index), theme.dim)]
     } else if screen.marked_steps(context).is_some() {
         vec![fact("marked", theme.key)]
     } else {
@@ -50,7 +50,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, screen: &StepsScreen, context: &Con
     let inner = Rect { x: inner.x + 1, width: inner.width.saturating_sub(2), ..inner };
     let Some((comparison, ..)) = latest else {
         let failure = context.process().and_then(|process| process.failure.as_deref());
-        let (words, style) = failure.map_or(("looking it up…", theme.dim), |failure| (failure, theme.bad));
+        let (words, style) = failure.map_or(("loading…", theme.dim), |failure| (failure, theme.bad));
         put(buffer, inner.x, inner.y, inner.width, words, style, theme);
         return;
     };
@@ -78,7 +78,8 @@ fn notes(
     let is_gone = before.is_some_and(|before| comparison.before.time > before.end_time);
     if is_gone || comparison.after.time > after.end_time {
         let earliest = format::duration(comparison.before.time);
-        notes.push((format!("the trace no longer has that step: this is the earliest it has, {earliest}"), theme.warn));
+        notes
+            .push((format!("the trace no longer has that step; shown is its earliest moment, {earliest}"), theme.warn));
     }
     let index = device.step_at(after.end_time);
     let ooms = context.process().map_or(&[][..], |process| &process.ooms).iter();
@@ -86,7 +87,7 @@ fn notes(
     if let Some(oom) = ooms.filter(|oom| oom.device == device.totals.index).find(|oom| of_step(oom.time)) {
         let who = oom.line.as_ref().map(|line| format!(" by {}", place(line, directory))).unwrap_or_default();
         let words = format!("{} out of memory at {}", theme.glyphs.oom, format::duration(oom.time));
-        notes.push((format!("{words}: {} asked for{who}", context.size(oom.requested_bytes)), theme.bad));
+        notes.push((format!("{words}: {} requested{who}", context.size(oom.requested_bytes)), theme.bad));
     }
     if let Some(training) = index.and_then(|index| device.trainings.get(index)?.as_ref()) {
         notes.push((trained(training, context), theme.text));
@@ -99,13 +100,13 @@ fn notes(
             format!("{} {line}", context.size(row.own.live_bytes_at_peak))
         });
         let held = held.collect::<Vec<_>>().join(theme.glyphs.separator);
-        notes.push((format!("{} the peak is in it: {held}", theme.glyphs.peak), theme.text));
+        notes.push((format!("{} peak in this step: {held}", theme.glyphs.peak), theme.text));
     }
     let least = device.totals.peak_allocated_bytes / 100;
     let grows = |growth: &&GrowthView| growth.is_steady && growth.to_bytes - growth.from_bytes >= least.max(1);
     let leak = device.growth.iter().filter(grows).map(|growth| {
         let line = growth.line.as_ref().map_or_else(|| NO_LINE.to_owned(), |line| place(line, directory));
-        format!("over the run: {} a step by {line}", context.change(growth.bytes_per_step as i64))
+        format!("over the run: {} per step by {line}", context.change(growth.bytes_per_step as i64))
     });
     notes.extend(leak.take(1).map(|words| (words, theme.warn)));
     notes

@@ -178,7 +178,7 @@ fn facts(context: &Context, shown: usize) -> Vec<Fact> {
 fn draw_none(buffer: &mut Buffer, area: Rect, theme: &Theme) {
     let lines = [
         ("no optimizer step has ended", theme.text),
-        ("a step ends when an optimizer of PyTorch's has gone through step()", theme.dim),
+        ("a step ends when a PyTorch optimizer's step() returns", theme.dim),
     ];
     for (y, (words, style)) in (area.y..area.bottom()).zip(lines) {
         put(buffer, area.x + 1, y, area.width.saturating_sub(2), words, style, theme);

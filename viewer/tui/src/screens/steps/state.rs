@@ -61,8 +61,8 @@ impl ScreenState for StepsScreen {
         ScreenHelp {
             title: "Memory by optimizer step",
             keys: &[
-                ("Enter", "show that moment everywhere"),
-                ("m  M", "mark a step to compare with another, no marks"),
+                ("Enter", "show that moment on every screen"),
+                ("m  M", "mark a step for a comparison, clear the marks"),
             ],
         }
     }

@@ -81,9 +81,9 @@ impl ScreenState for TimeScreen {
 
     fn help(&self) -> ScreenHelp {
         ScreenHelp {
-            title: "Where the GPU's time goes, up to now",
+            title: "GPU time up to now",
             keys: &[
-                ("c", "the keys go to the kernels, to the copies, to the layers; or click"),
+                ("c", "select the table of kernels, of copies, of layers; or click"),
                 ("Enter, l  h", "open a module, close it"),
                 ("z", "open all, close all"),
             ],

@@ -24,14 +24,14 @@ impl RangeTable {
         let is_flat = !context.filter.is_empty();
         let counted = match (is_flat, context.inclusive) {
             (true, _) => "",
-            (false, true) => "with the ranges inside",
-            (false, false) => "open ranges: their own",
+            (false, true) => "with inner ranges",
+            (false, false) => "open ranges: own memory",
         };
         let facts = vec![fact(counted, theme.dim), fact(items.len().to_string(), theme.dim)];
         let facts = facts.into_iter().filter(|fact| fact[0].width() > 0).collect();
-        let inner = frame(buffer, place, "Ranges that the program names", facts, theme);
+        let inner = frame(buffer, place, "Named ranges", facts, theme);
         if context.device().is_none_or(|device| device.ranges.is_empty()) {
-            let words = "none: memlab.annotate(\"forward\") names a range, and NVTX ranges are taken too";
+            let words = "none: name a range with memlab.annotate(\"forward\") or NVTX";
             put(buffer, inner.x + 1, inner.y, inner.width.saturating_sub(2), words, theme.dim, theme);
             return;
         }
@@ -66,19 +66,19 @@ fn draw_detail(buffer: &mut Buffer, area: Rect, context: &Context, item: &RangeI
     let then = if context.moment == ShownMoment::Cursor { "then" } else { "now" };
     let held = |view: &RangeView| {
         format!(
-            "{then} {}, at peak {}, in all {} ({} blocks)",
+            "{then} {}, at peak {}, total {} ({} blocks)",
             context.size(view.live_bytes),
             context.size(view.live_bytes_at_peak),
             context.size(view.allocated_bytes),
             format::grouped(view.allocations)
         )
     };
-    let mut lines = vec![(format!("itself: {}", held(&item.node.own)), theme.text)];
+    let mut lines = vec![(format!("own memory: {}", held(&item.node.own)), theme.text)];
     if item.path().is_empty() {
-        lines[0].0 = format!("allocated in no range: {}", held(&item.node.own));
+        lines[0].0 = format!("allocated outside any range: {}", held(&item.node.own));
     }
     if item.is_open.is_some() {
-        lines.push((format!("with the ranges inside it: {}", held(&item.node.inclusive)), theme.text));
+        lines.push((format!("with inner ranges: {}", held(&item.node.inclusive)), theme.text));
     }
     let at_peak = item.node.inclusive.categories_at_peak;
     let mut held: Vec<(Category, u64)> =
