@@ -171,7 +171,7 @@ def test_what_cannot_be_exact_is_said():
             return self.loss(self.layers(batch["images"]), batch["labels"])
 
     cases = [
-        (Coupled, {}, ValueError, r"own loss is no mean over samples.*big_batches_callback\(loss='coupled'\)"),
+        (Coupled, {}, ValueError, r"own loss is neither a mean over samples.*big_batches_callback\(loss='coupled'\)"),
         (Extra, {}, ValueError, "returns 'outputs', which pieces have not"),
         (Manual, {}, RuntimeError, "automatic_optimization.*: call memlab.accumulate"),
         (

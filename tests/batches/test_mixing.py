@@ -68,7 +68,7 @@ def test_models_whose_samples_meet_are_refused(between, size):
         model = Around(between())
         # THEN it is refused, each time, before there are gradients
         for _ in range(2):
-            with pytest.raises(RuntimeError, match="depend on which others are in its batch"):
+            with pytest.raises(RuntimeError, match="depend on the other samples of its batch"):
                 list(ways(model, size))[index]()
         assert all(one.grad is None for one in model.parameters())
     # AND a whole batch is not
@@ -78,7 +78,7 @@ def test_models_whose_samples_meet_are_refused(between, size):
 def test_beside_batchnorm():
     # GIVEN BatchNorm, which pieces in lockstep compute exactly, and a mean over samples, which they do not
     model = nn.Sequential(nn.BatchNorm1d(7), Around(without_mean))
-    with pytest.raises(RuntimeError, match="depend on which others"):
+    with pytest.raises(RuntimeError, match="depend on the other samples"):
         package.accumulate(model, IMAGES, CRITERION, targets=LABELS, micro_batch=4)
     assert torch.equal(model[0].running_mean, torch.zeros(7)) and model[0].num_batches_tracked == 0
 
@@ -86,13 +86,13 @@ def test_beside_batchnorm():
 def test_what_is_not_exact_is_said():
     # GIVEN exact=False; WHEN a model mixes samples; THEN it is computed, and said once
     model = Around(without_mean)
-    with pytest.warns(UserWarning, match="not exact: the model's outputs for a sample depend on which others"):
+    with pytest.warns(UserWarning, match="not exact: the model's outputs for a sample depend on the other samples"):
         package.accumulate(model, IMAGES, CRITERION, targets=LABELS, micro_batch=4, exact=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         package.accumulate(model, IMAGES, CRITERION, targets=LABELS, micro_batch=4, exact=False)
     # AND it is refused again where that is not allowed
-    with pytest.raises(RuntimeError, match="depend on which others"):
+    with pytest.raises(RuntimeError, match="depend on the other samples"):
         package.accumulate(model, IMAGES, CRITERION, targets=LABELS, micro_batch=4)
 
 
@@ -149,7 +149,7 @@ def test_what_cannot_be_cut_is_named():
     # THEN each is refused by its name, with what to do
     with pytest.raises(ValueError, match=r"'logit_scale' is a tensor of shape .*leave it out of the outputs"):
         package.accumulate(Scaled(), IMAGES, lambda outputs: outputs["logits"].logsumexp(1).mean(), micro_batch=4)
-    with pytest.raises(ValueError, match=r"the argument 'x' is a list of tensors.*make the list of it"):
+    with pytest.raises(ValueError, match=r"the argument 'x' is a list of tensors.*split it in the model's forward"):
         package.accumulate(pictured, {"x": images}, CRITERION, targets=LABELS[:3], micro_batch=1)
     with pytest.raises(ValueError, match=r"the argument 'x' is a PackedSequence.*pack_padded_sequence"):
         package.accumulate(Around(nn.Identity()), {"x": packed}, CRITERION, targets=LABELS[:2], micro_batch=1)
@@ -197,7 +197,7 @@ class Balanced(nn.Module):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_a_balance_of_experts_is_seen_in_its_gradients(dtype):
     model = Balanced().to(dtype)
-    with pytest.raises(ValueError, match="or its gradients are none, as with a loss that balances experts"):
+    with pytest.raises(ValueError, match="or its gradients are not, as with a loss that balances experts"):
         package.accumulate(model, {"x": IMAGES.to(dtype), "labels": LABELS}, micro_batch=1)
     assert all(one.grad is None for one in model.parameters())
 
@@ -251,7 +251,7 @@ def test_compiled_models_are_tried_too(compiled):
     # GIVEN a model that is compiled, or a part of it; WHEN its samples meet; THEN it is refused
     model = Around(without_mean)
     model.first = torch.compile(model.first, backend="eager")
-    with pytest.raises(RuntimeError, match="depend on which others"):
+    with pytest.raises(RuntimeError, match="depend on the other samples"):
         package.accumulate(compiled(model), IMAGES, CRITERION, targets=LABELS, micro_batch=4)
     # AND where they do not, pieces give the gradients of the whole batch
     ours, theirs = Around(nn.Identity()).eval(), Around(nn.Identity()).eval()

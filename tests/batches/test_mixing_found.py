@@ -92,7 +92,7 @@ def test_samples_that_meet_are_found_or_make_no_difference(kind, dtype):
             # THEN it is refused, or gradients are the whole batch's, but for rounding
             assert both(model, inputs, labels, 4) <= allowed * rounding, (kind, strength)
         except RuntimeError as error:
-            assert "depend on which others are in its batch" in str(error)
+            assert "depend on the other samples of its batch" in str(error)
             refused.append(strength)
     # AND what is refused is more than rounding
     assert 1.0 in refused

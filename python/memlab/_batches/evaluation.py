@@ -20,7 +20,7 @@ def evaluated(
 ) -> dict[str, float]:
     """The loss, if there is a criterion, and other figures of all samples, by name. Raises ValueError if there is none."""
     if "loss" in metrics:
-        raise ValueError('a metric cannot be called "loss": that is the criterion\'s')
+        raise ValueError('a metric cannot be called "loss": the criterion has this name')
     means = WeightedMeans()
     for batch in single(batches):
         inputs, targets = divided(batch)
@@ -69,7 +69,7 @@ class WeightedMeans:
             ValueError: nothing was added.
         """
         if not self._figures:
-            raise ValueError("nothing was evaluated: the dataloader gave no batch, or there is neither criterion nor metric")
+            raise ValueError("nothing was evaluated: the dataloader was empty, or neither criterion nor metric is set")
         return {name: _mean(rows) for name, rows in self._figures.items()}
 
 
