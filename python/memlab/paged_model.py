@@ -129,7 +129,7 @@ def _page_with_several(model: Model, settings: list[Settings]) -> Model:
     if filled:
         names = {id(tensor): name for name, tensor, _ in tensors_of(model)}
         raise ValueError(
-            f"{names[id(filled[0])]} is no plain memory (quantized, sparse, or another subclass of torch.Tensor), and such "
+            f"{names[id(filled[0])]} is not plain memory (quantized, sparse, or another subclass of torch.Tensor), and such "
             "tensors are kept on one device only: page the model to one device"
         )
     memory = arena_memory(model, weights, settings[0].shared)

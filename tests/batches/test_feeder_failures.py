@@ -145,5 +145,5 @@ def test_arguments():
         feeder_of([1], convert_input=torch.float32)
     with pytest.raises(RuntimeError, match="PyTorch finds no CUDA device here"):
         feeder_of([1], device="cuda")
-    with pytest.raises(TypeError, match="give functions of a module, or processes=False"):
+    with pytest.raises(TypeError, match="use functions of a module, or processes=False"):
         iter(feeder_of([1], read=lambda number: [], workers=1, processes=True))

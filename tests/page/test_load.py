@@ -132,7 +132,7 @@ def test_errors(tmp_path):
     # AND the mismatch can be allowed
     model = loading(state | {"more": torch.zeros(1)}, strict=False)
     assert call(model, (torch.randn(1, 64),)).shape == (1, 64)
-    with pytest.raises(RuntimeError, match="paged or chunked already"):
+    with pytest.raises(RuntimeError, match="already paged or chunked"):
         loading(state, model)
 
     # GIVEN a buffer that is in no file and has no memory

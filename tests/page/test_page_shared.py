@@ -266,7 +266,7 @@ def test_a_forward_that_writes_is_refused(ranks, group, when):
         assert first.ask("computes(model, expected, 1)")
     # WHEN it writes, THEN the error names the parameter
     refused = first.ask("failure(lambda: model(x))")
-    assert refused.startswith("RuntimeError: a forward wrote to 4.weight, which other processes of this host read too")
+    assert refused.startswith("RuntimeError: a forward wrote to 4.weight, which other processes of this host also read")
     # AND what the other computes is unchanged
     assert second.ask("computes(model, expected)")
     # AND the rank computes with the value that all have from then on

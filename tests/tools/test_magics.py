@@ -134,10 +134,10 @@ def test_the_options_do_what_they_say(memlab, preload):
 def test_mistakes_are_said_in_one_line(memlab):
     # GIVEN cells that cannot run as they stand, and what is said of each
     mistakes = [
-        ("%mlrun -f nothing ran = 1", "'nothing' is no function: NameError: name 'nothing' is not defined"),
+        ("%mlrun -f nothing ran = 1", "'nothing' is not a function: NameError: name 'nothing' is not defined"),
         ("%mlrun -f 3 ran = 1", "'3' is no function: 3 has no Python code"),
         ("%mlrun -f len ran = 1", "'len' is no function: <built-in function len> has no Python code"),
-        ("%%mlrun -f nothing\nran = 1", "'nothing' is no function"),
+        ("%%mlrun -f nothing\nran = 1", "'nothing' is not a function"),
         ("%%mlrun -f f x = 1\nran = 1", "'x = 1' is no option of %%mlrun"),
         ("%mlrun -c nothing -f f ran = 1", "'nothing' is no column: use a key of torch.cuda.memory_stats()"),
         ("%mlrun -D -f f ran = 1", "-D without -c leaves no column"),

@@ -60,8 +60,8 @@ class CellMemory:
         until = "after" if self._ended else "now"
         return (
             f"before {size(self.start)}, peak {size(self.peak)} ({signed_size(self.growth)}), {until} {size(self.end)} "
-            f"({signed_size(self.end - self.start)}); {'kept' if self._ended else 'holds'} {size(self.kept)} of the "
-            f"{size(self.allocated)} that it allocated"
+            f"({signed_size(self.end - self.start)}); {'kept' if self._ended else 'holds'} {size(self.kept)} of "
+            f"{size(self.allocated)} allocated"
         )
 
     def _notes(self) -> list[str]:
@@ -69,7 +69,7 @@ class CellMemory:
         if not notes and self._is_stopped:
             notes.append("no figures: `memlab.stop()` ended the recording before the cell ended")
         if self.has_gap:
-            notes.append("events are missing: the figures are those until then")
+            notes.append("events are missing: the figures cover the time before")
         return notes
 
     def _line_rows(self) -> tuple[_Rows, list[int]]:

@@ -78,8 +78,8 @@ class SingleDevicePager(ModelPager):
 
     def _cure_of_added(self) -> str:
         return (
-            f"call model.memlab.refresh() to move it to {self.settings.device} for good, or memlab.unpage(model) before "
-            "adding to the model"
+            f"call model.memlab.refresh() to move it to {self.settings.device}, or memlab.unpage(model) before adding to "
+            "the model"
         )
 
     def _wrapper(self, wrapped: WrappedModule, thread: threading.local) -> Callable[[Callable[..., Any]], Any]:
@@ -126,7 +126,7 @@ class SingleDevicePager(ModelPager):
         stages = self.pager.stages
         if self.settings.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
-                "the first two forwards of a paged model are traced and timed: run it three times before capturing it in "
+                "memlab traces and times the first two forwards of a paged model: run it three times before capturing it in "
                 f"a CUDA graph (stage: {stages.stage.value})"
             )
         if wrapped in self.called_this_stage:
