@@ -590,9 +590,9 @@ def test_ranks_that_have_shards(memlab):
         assert max(output["errors"].values()) <= 1e-13, output["errors"]
         assert set(output["averaged"].values()) == {3}
         few, batchnorm, iterable = output["refused"]
-        assert "a rank has 8 samples, and another has 13 pieces" in few
+        assert "a rank has 8 samples, but another has 13 micro-batches" in few
         assert "1 is a BatchNorm1d in training" in batchnorm and "batchnorm='frozen'" in batchnorm
-        assert "an iterable does not say how many" in iterable
+        assert "the length of an iterable is unknown" in iterable
 
 
 def test_the_older_fsdp_is_refused():

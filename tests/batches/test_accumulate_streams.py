@@ -249,7 +249,14 @@ def test_what_cannot_be_is_said():
     normalised = nn.Sequential(nn.Linear(7, CLASSES), nn.BatchNorm1d(CLASSES))
     shuffled = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(IMAGES), batch_size=4, shuffle=True)
     cases = [
-        (RuntimeError, "needs the pieces twice, and a generator gives", model, pieces(IMAGES, None, [13]), contrastive, {}),
+        (
+            RuntimeError,
+            "needs the micro-batches twice, but a generator yields",
+            model,
+            pieces(IMAGES, None, [13]),
+            contrastive,
+            {},
+        ),
         (RuntimeError, "1 is a BatchNorm1d in training", normalised, pieces(IMAGES, VALUES, [13]), nn.MSELoss(), {}),
         (RuntimeError, "the iterable yielded other micro-batches", model, shuffled, contrastive, {}),
         (ValueError, "leave targets out", model, pieces(IMAGES, None, [13]), nn.MSELoss(), {"targets": VALUES}),

@@ -84,7 +84,7 @@ def test_nothing_fits_on_the_gpu():
 
 def test_nothing_fits_in_host_memory():
     # GIVEN the limit that the seed divided by zero with; THEN the error says what would be enough
-    with pytest.raises(memlab.NotEnoughCPURam, match="feeding batches of 2 takes 456 KiB") as caught:
+    with pytest.raises(memlab.NotEnoughCPURam, match="feeding batches of 2 needs 456 KiB") as caught:
         config(cpu="64KiB", one_read_count=2)
     assert isinstance(caught.value, MemoryError)
     # AND it is
@@ -108,7 +108,7 @@ def test_types():
     for dtype, expected in ((torch.uint8, np.uint8), ("float16", np.float16), (float, np.float64), (torch.bool, np.bool_)):
         assert config(input_dtype=dtype).inputs.dtype == expected
     # THEN one that NumPy lacks says what to do
-    with pytest.raises(TypeError, match=r"convert_input=torch\.bfloat16, which converts on the device"):
+    with pytest.raises(TypeError, match=r"convert_input=torch\.bfloat16 to the Feeder, which converts on the device"):
         config(input_dtype=torch.bfloat16)
     with pytest.raises(TypeError, match="must be a type of fixed size"):
         config(input_dtype=object)
@@ -120,7 +120,7 @@ def test_types():
         ({"cpu": "2G"}, ValueError, "2G"),
         ({"cpu": None}, TypeError, "cpu_memory_limit=None: must be a number of bytes"),
         ({"gpu": -1}, ValueError, "gpu_memory_limit=-1: must be 0 or more"),
-        ({"gpu": None}, ValueError, "give gpu_memory_limit or card"),
+        ({"gpu": None}, ValueError, "pass gpu_memory_limit or card"),
         ({"samples": 1.5}, TypeError, "total_sample_count=1.5: must be an int"),
         ({"one_read_count": 0}, ValueError, "one_read_count=0: must be 1 or more"),
         ({"workers": -1}, ValueError, "workers=-1: must be 0 or more"),

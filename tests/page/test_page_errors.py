@@ -37,7 +37,7 @@ def test_parts_and_other_models():
     with pytest.raises(TypeError, match=r"unpage takes a model.*a plan: pass the model that it belongs to"):
         memlab.unpage(model.memlab)
     for other in (model[0], nn.Sequential(model)):
-        with pytest.raises(RuntimeError, match=r"is a part of a paged.*give the model that was paged"):
+        with pytest.raises(RuntimeError, match=r"is a part of a paged.*pass the paged model"):
             memlab.unpage(other)
     with pytest.raises(RuntimeError, match=r"not paged: call memlab\.page\(model\) first"):
         memlab.unpage(mlp())
@@ -60,8 +60,8 @@ WRONG = [
     (lambda: memlab.chunk(mlp(), "cpu", True), TypeError, "max_capacity=True: must be"),
     (lambda: memlab.chunk(mlp(), "cpu", float("nan")), ValueError, "max_capacity=nan: must be"),
     (lambda: memlab.load(mlp(), "weights/", "cpu"), TypeError, "path first and the model second.*other way round"),
-    (lambda: memlab.load(None, mlp(), "cpu"), TypeError, "takes the path of a .safetensors file.*was given None"),
-    (lambda: memlab.load(3, mlp(), "cpu"), TypeError, "was given an int"),
+    (lambda: memlab.load(None, mlp(), "cpu"), TypeError, "takes the path of a .safetensors file.*not None"),
+    (lambda: memlab.load(3, mlp(), "cpu"), TypeError, "not an int"),
     (lambda: memlab.load("x", mlp(), "cpu", dtype="float16"), TypeError, "dtype='float16': must be a type such as torch"),
     (lambda: memlab.load("x", mlp(), "cpu", bugdet=1), TypeError, "no option 'bugdet': it takes .*budget"),
 ]

@@ -92,7 +92,7 @@ def test_what_is_added_to_a_paged_model_is_named_and_taken(memlab):
     assert found["before"] == ["cuda:0"] * 3
     # THEN the error names an adapter's weight, how many more there are, and what to do
     assert found["added"] == (
-        "0.lora_A.default.weight (and 3 more) was added after the model was paged, and lies on cpu, where the model does "
+        "0.lora_A.default.weight (and 3 more) was added after the model was paged, and is on cpu, where the model does "
         "not run: call model.memlab.refresh() to move it to cuda:0 for good, or memlab.unpage(model) before adding to the "
         "model"
     )

@@ -141,7 +141,7 @@ def test_a_rank_that_waits_names_whom(ranks, group):
     # THEN it prints one line, which says whom it waits for, and what to do
     wait_until(lambda: f"kill -CONT {first.pid}" in second.errors.read_text())
     line = second.errors.read_text().splitlines()[-1]
-    assert line.startswith(f'memlab: shared="host" waits for process {first.pid} (python') and " told_rank.py;" in line
+    assert line.startswith(f'memlab: shared="host" is waiting for process {first.pid} (python') and " told_rank.py;" in line
     # AND both have the weights afterwards
     os.kill(first.pid, signal.SIGCONT)
     first.answer()

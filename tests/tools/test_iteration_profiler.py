@@ -334,7 +334,7 @@ def test_hooks_are_removed(model, how, capsys):
 @pytest.mark.parametrize("period", [0, -3, 2.5, None])
 def test_wrong_period(model, period):
     # GIVEN a period that is none; WHEN a profiler is made, THEN the error says what to give, and the process goes on
-    with pytest.raises(ValueError, match="give 1 to print every iteration"):
+    with pytest.raises(ValueError, match="must be 1 or more"):
         memlab.memory_profiler(model, print_period=period)
     assert hooks_of(model)[:2] == [0, 0]
 

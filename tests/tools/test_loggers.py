@@ -79,11 +79,11 @@ def test_every_logger_has_the_figures_of_pytorch(memlab, preload):
 
 def test_what_is_no_logger_is_refused():
     # GIVEN something that takes no figures, WHEN it is given as a logger, THEN it is said what would be one
-    with pytest.raises(TypeError, match="memlab.log does not support a int: pass a Lightning logger"):
+    with pytest.raises(TypeError, match=r"memlab\.log does not support a int: pass a Lightning logger"):
         package.log(0, 3)
     import mlflow
 
-    with pytest.raises(TypeError, match=r"mlflow has no active run for memlab.log: call mlflow.start_run\(\) first"):
+    with pytest.raises(TypeError, match=r"mlflow has no active run for memlab\.log: call mlflow.start_run\(\) first"):
         package.log(0, [mlflow])
 
 

@@ -95,9 +95,7 @@ def advice_on(*records, **memory):
 def test_larger_pieces_are_advised_where_they_fit():
     # A piece takes 2 GiB beside the weights: of 8, all fit into 16 GiB, and two into 5
     assert "all 8 micro-batches of a batch fit at once" in advice_on(pieced(), room_nbytes=16 * GIB)
-    assert "needs 2.00 GiB of 5.00 GiB: micro-batches of 16 samples fit" in advice_on(
-        pieced(), room_nbytes=5 * GIB
-    )
+    assert "needs 2.00 GiB of 5.00 GiB: micro-batches of 16 samples fit" in advice_on(pieced(), room_nbytes=5 * GIB)
     # BUT nothing is said where two do not, where the caller leaves the size to memlab, or where pieces wait for each other
     assert advice_on(pieced(), room_nbytes=3 * GIB) == ""
     assert advice_on(pieced(), micro_batch=None) == ""

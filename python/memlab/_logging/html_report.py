@@ -37,9 +37,9 @@ def write_report(path: Path, ranks: int = 1) -> Path | None:
             stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        warn_once(f"{path}: cannot write the report: {error}")
+        warn_once(f"{path}: the report cannot be written: {error}")
         return None
     if done.returncode:
-        warn_once(f"{path}: cannot write the report: {done.stderr.strip().removeprefix('memlab: ')}")
+        warn_once(f"{path}: the report cannot be written: {done.stderr.strip().removeprefix('memlab: ')}")
         return None
     return path

@@ -60,8 +60,8 @@ class CellMemory:
         until = "after" if self._ended else "now"
         return (
             f"before {size(self.start)}, peak {size(self.peak)} ({signed_size(self.growth)}), {until} {size(self.end)} "
-            f"({signed_size(self.end - self.start)}); {'kept' if self._ended else 'holds'} {size(self.kept)} of "
-            f"{size(self.allocated)} allocated"
+            f"({signed_size(self.end - self.start)}); {'kept' if self._ended else 'holds'} {size(self.kept)} of the "
+            f"{size(self.allocated)} that it allocated"
         )
 
     def _notes(self) -> list[str]:

@@ -78,8 +78,8 @@ class SingleDevicePager(ModelPager):
 
     def _cure_of_added(self) -> str:
         return (
-            f"call model.memlab.refresh() to move it to {self.settings.device}, or memlab.unpage(model) before adding to "
-            "the model"
+            f"call model.memlab.refresh() to move it to {self.settings.device} for good, or memlab.unpage(model) before "
+            "adding to the model"
         )
 
     def _wrapper(self, wrapped: WrappedModule, thread: threading.local) -> Callable[[Callable[..., Any]], Any]:

@@ -237,7 +237,7 @@ class LineProfiler:
         """
         stream = sys.stdout if stream is None else stream
         if not self._codes:
-            stream.write("no data: no function is profiled: pass functions to LineProfiler()\n")
+            stream.write("no data: no function is profiled; pass functions to LineProfiler()\n")
         stream.write("\n\n".join(as_text(table, columns) for table in self.profiles(func)))
         stream.write("\n")
 
@@ -314,7 +314,7 @@ def profile_every(
     2
     """
     if output_interval < 1:
-        raise ValueError(f"output_interval is {output_interval}: use 1 to print after every call")
+        raise ValueError(f"output_interval={output_interval}: must be 1 or more; 1 prints after every call")
     for column in columns:
         value_of(column)
 
