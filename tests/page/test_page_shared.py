@@ -410,7 +410,7 @@ def test_other_users_get_nothing(ranks, group):
     (third,) = ranks(1)
     third.ask("model, expected = make()")
     refused = third.ask(f"failure(lambda: page(model, shared={group!r}))")
-    assert refused.startswith(f"RuntimeError: process {stranger.pid} of another user holds the name memlab/0/")
+    assert refused.startswith(f"RuntimeError: process {stranger.pid} of another user owns the name memlab/0/")
     assert third.ask("torch.equal(model(x), expected)")
 
 
