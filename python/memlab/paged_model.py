@@ -84,7 +84,7 @@ def page(
     True
     >>> memlab.page(model, device="cpu")
     Traceback (most recent call last):
-    RuntimeError: this model, or a part of it, is paged or chunked already: call memlab.unpage(model) first
+    RuntimeError: this model, or a part of it, is already paged or chunked: call memlab.unpage(model) first
     """
     require_model("page", model)
     options: dict[str, Any] = {

@@ -75,7 +75,7 @@ def test_nothing_fits_on_the_gpu():
     # THEN the error says what would fit, and which limit would do
     assert str(caught.value) == (
         "a batch of 4 (one_read_count) does not fit into 120 MiB: 140 MiB would be enough; "
-        "with one_read_count=2 120 MiB would do"
+        "one_read_count=2 would fit in 120 MiB"
     )
     # AND likewise if not even the parameters fit
     with pytest.raises(memlab.NotEnoughGPURam, match=r"does not fit into 50\.0 MiB: 110 MiB would be enough$"):

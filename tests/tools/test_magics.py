@@ -136,7 +136,7 @@ def test_mistakes_are_said_in_one_line(memlab):
     mistakes = [
         ("%mlrun -f nothing ran = 1", "'nothing' is not a function: NameError: name 'nothing' is not defined"),
         ("%mlrun -f 3 ran = 1", "'3' is not a function: 3 has no Python code"),
-        ("%mlrun -f len ran = 1", "'len' is no function: <built-in function len> has no Python code"),
+        ("%mlrun -f len ran = 1", "'len' is not a function: <built-in function len> has no Python code"),
         ("%%mlrun -f nothing\nran = 1", "'nothing' is not a function"),
         ("%%mlrun -f f x = 1\nran = 1", "'x = 1' is not an option of %%mlrun"),
         ("%mlrun -c nothing -f f ran = 1", "'nothing' is not a column: use a key of torch.cuda.memory_stats()"),
