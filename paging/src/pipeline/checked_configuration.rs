@@ -355,6 +355,6 @@ mod tests {
         let error = configuration(&[(10, &[0, 2])], &[]).err().unwrap().to_string();
         assert_eq!(error, "point 0 (key 10): units 0 and 2 are needed at the same time and overlap in the ring");
         let error = configuration(&[], &[(7, &[4])]).err().unwrap().to_string();
-        assert_eq!(error, "key 7: there is no unit 4, only 4");
+        assert_eq!(error, "key 7: no unit 4, only 4");
     }
 }
