@@ -114,15 +114,15 @@ fn set_limit(device: c_int, bytes: u64, spill: c_int) -> Result<(), String> {
     const ALL: c_int = -1;
     const NONE: u64 = u64::MAX;
     if device != ALL && !(0..MAX_DEVICES as c_int).contains(&device) {
-        return Err(format!("{device} is no device: use 0 for the first, or -1 for all"));
+        return Err(format!("{device} is not a device: use 0 for the first, or -1 for all"));
     }
     if bytes != NONE && !is_limit(bytes) {
-        return Err(format!("{bytes} bytes are no limit: UINT64_MAX takes it away"));
+        return Err(format!("{bytes} bytes is not a limit: use UINT64_MAX to remove the limit"));
     }
     let spill = match spill {
         -1 => None,
         0 | 1 => Some(OnLimit::spilling(spill == 1)),
-        other => return Err(format!("{other} is not what can happen at a limit: use 0, 1 or -1")),
+        other => return Err(format!("{other} is not an action at the limit: use 0, 1 or -1")),
     };
     settings::set((device != ALL).then_some(device), (bytes != NONE).then_some(bytes), spill);
     Ok(())

@@ -82,7 +82,7 @@ pub fn start_if_needed(recorder: &'static Recorder) {
         // Until the thread runs, the control thread is woken instead.
         COMPACTING_THREAD.set(std::thread::current());
         if background::spawn("memlab-trace", move || run(recorder)).is_err() {
-            recorder.warn("no thread could be started that keeps the trace small: it ends when it is full");
+            recorder.warn("the thread that compacts the trace could not be started: the trace ends when it is full");
         }
     }
 }
@@ -148,8 +148,8 @@ pub fn report_lost(recorder: &Recorder) {
     recorder.log.append(encode::lost(&mut LineBuffer::<128>::new(), recorder.elapsed_ns(), lost));
     if !FAILURE_REPORTED.load(Ordering::Relaxed) && !LOSS_REPORTED.swap(true, Ordering::Relaxed) {
         print_message(
-            "events come faster than the trace can be kept below MEMLAB_TRACE_MAX: some are missing, and its report says \
-             how many; a larger maximum helps",
+            "events come faster than the trace can be kept below MEMLAB_TRACE_MAX: some are missing, and the report \
+             counts them; set a larger maximum",
         );
     }
 }
@@ -186,19 +186,19 @@ impl CompactionState {
         let pause = self.again.map_or(Duration::from_secs(1), |(_, pause)| pause);
         self.again = Some((Instant::now() + pause, (2 * pause).min(MAX_RETRY_DELAY)));
         let (why, end) = match failure {
-            Failure::Before(why) => (why, "it ends when it has reached MEMLAB_TRACE_MAX"),
+            Failure::Before(why) => (why, "it ends at MEMLAB_TRACE_MAX"),
             // The live state may shrink, but memlab cannot detect that once events are dropped.
             Failure::TooMuch(why) => {
                 self.hopeless = recorder.log.is_full();
-                (why, "it ends when it has reached MEMLAB_TRACE_MAX")
+                (why, "it ends at MEMLAB_TRACE_MAX")
             }
             Failure::After(why) => {
                 self.hopeless = true;
-                (why, "it goes on in the file called .next beside it, until both have reached MEMLAB_TRACE_MAX")
+                (why, "it continues in the .next file beside it, until both reach MEMLAB_TRACE_MAX")
             }
         };
         if !FAILURE_REPORTED.swap(true, Ordering::Relaxed) {
-            recorder.warn(&format!("the trace cannot be condensed ({why}): {end}"));
+            recorder.warn(&format!("the trace cannot be compacted ({why}): {end}"));
         }
     }
 }
@@ -262,10 +262,7 @@ fn compact(recorder: &Recorder, state: &mut CompactionState, to: &Destination) -
     }
     if size + size / 8 + SLACK > room {
         let needed = (4 * size).next_multiple_of(1 << 20) >> 20;
-        return Err(Failure::TooMuch(format!(
-            "what is alive at once takes {} KiB of it: {needed} MiB would be enough for that",
-            size >> 10
-        )));
+        return Err(Failure::TooMuch(format!("live memory needs {} KiB of it: set at least {needed} MiB", size >> 10)));
     }
     // The state grows until the log has switched to the new file.
     let growth = (size / 4).max(size.min(most / 32));
@@ -322,7 +319,7 @@ fn rest_of(follower: &mut Follower, model: &mut Model, header: &[u8], front: u64
             return Ok(keyframe);
         }
         if !model.shorten_history() {
-            return Err(io::Error::other("what is alive became too much meanwhile"));
+            return Err(io::Error::other("live memory has become too large meanwhile"));
         }
     }
 }

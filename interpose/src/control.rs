@@ -83,7 +83,7 @@ fn run(recorder: &'static Recorder) {
 
 /// Returns the error for a client of another user.
 fn refusal(client: &UnixStream) -> Option<String> {
-    (!same_user(client)).then(|| format!("{}\n", refused("only the owner of the process may ask")))
+    (!same_user(client)).then(|| format!("{}\n", refused("only the owner of the process may send requests")))
 }
 
 /// Returns the reply line to a request.

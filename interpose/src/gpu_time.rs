@@ -112,7 +112,7 @@ fn record_if_included(state: &mut CuptiUse, step: u64) {
     {
         static HAS_WARNED: AtomicBool = AtomicBool::new(false);
         if !HAS_WARNED.swap(true, Ordering::Relaxed) {
-            recorder.warn(&format!("GPU time is not what it should be: {}", described(&error)));
+            recorder.warn(&format!("GPU time is not recorded as configured: {}", described(&error)));
         }
     }
 }
@@ -135,7 +135,7 @@ fn step_aside() {
     if let Some(recorder) = Recorder::current()
         && !HAS_WARNED.swap(true, Ordering::Relaxed)
     {
-        recorder.warn("the program profiles itself with CUPTI: meanwhile no GPU time is recorded");
+        recorder.warn("the program uses CUPTI to profile itself: no GPU time is recorded meanwhile");
     }
 }
 

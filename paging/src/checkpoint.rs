@@ -75,10 +75,7 @@ fn in_folder(folder: &Path) -> Result<PathBuf> {
             (Some(name), _) | (None, [name]) => return Ok(folder.join(name)),
             (None, []) => {}
             (None, [first, second, ..]) => {
-                return Err(malformed(
-                    folder,
-                    format!("holds several checkpoints ({first}, {second} …): name one of them"),
-                ));
+                return Err(malformed(folder, format!("holds several checkpoints ({first}, {second} …): name one")));
             }
         }
     }
@@ -97,10 +94,10 @@ struct Index {
 fn of_index(path: &Path) -> Result<Vec<Tensor>> {
     let (mut file, bytes) = open(path)?;
     if bytes > MAX_HEADER_BYTES {
-        return Err(malformed(path, format!("has {bytes} bytes: an index has {MAX_HEADER_BYTES} at most")));
+        return Err(malformed(path, format!("has {bytes} bytes: an index has at most {MAX_HEADER_BYTES}")));
     }
     let index: Index = serde_json::from_slice(&exactly(&mut file, path, bytes)?)
-        .map_err(|error| malformed(path, format!("is no index of a safetensors checkpoint: {error}")))?;
+        .map_err(|error| malformed(path, format!("is not an index of a safetensors checkpoint: {error}")))?;
     let folder = path.parent().unwrap_or(Path::new(""));
     let mut wanted: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (tensor, name) in &index.weight_map {
@@ -110,7 +107,7 @@ fn of_index(path: &Path) -> Result<Vec<Tensor>> {
     for (name, wanted) in wanted {
         let inside = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
         if !inside || name.is_empty() {
-            return Err(malformed(path, format!("names {name:?}: an index names files of its own folder only")));
+            return Err(malformed(path, format!("names {name:?}: an index may only name files of its folder")));
         }
         let mut there: HashMap<String, Tensor> =
             of_file(&folder.join(name))?.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
@@ -119,7 +116,7 @@ fn of_index(path: &Path) -> Result<Vec<Tensor>> {
             let Some(found) = there.remove(tensor) else {
                 return Err(malformed(
                     path,
-                    format!("says that {tensor} is in {name}, and it is not: fetch the checkpoint again"),
+                    format!("lists {tensor} in {name}, which does not contain it: fetch the checkpoint again"),
                 ));
             };
             all.push(found);
@@ -133,13 +130,14 @@ fn of_file(path: &Path) -> Result<Vec<Tensor>> {
     let (mut file, bytes) = open(path)?;
     let mut length = [0; 8];
     if bytes < 8 {
-        return Err(malformed(path, format!("has {bytes} bytes: it is no safetensors file, or was cut short")));
+        return Err(malformed(path, format!("has {bytes} bytes: it is not a safetensors file, or was cut short")));
     }
     file.read_exact(&mut length).map_err(|error| unreadable(path, error))?;
     let length = u64::from_le_bytes(length);
     if length > MAX_HEADER_BYTES {
-        let what =
-            format!("begins with a header of {length} bytes ({MAX_HEADER_BYTES} at most): it is no safetensors file");
+        let what = format!(
+            "begins with a header of {length} bytes ({MAX_HEADER_BYTES} at most): it is not a safetensors file"
+        );
         return Err(malformed(path, what));
     }
     if length > bytes - 8 {
@@ -149,13 +147,14 @@ fn of_file(path: &Path) -> Result<Vec<Tensor>> {
         ));
     }
     let header: Metadata = serde_json::from_slice(&exactly(&mut file, path, length)?)
-        .map_err(|error| malformed(path, format!("has a header that cannot be right: {error}")))?;
+        .map_err(|error| malformed(path, format!("has an invalid header: {error}")))?;
     let data = 8 + length;
     let end = data.checked_add(header.data_len() as u64);
     if end != Some(bytes) {
-        let promised = end.map_or("more than there can be".to_string(), |end| end.to_string());
-        let what =
-            format!("has {bytes} bytes, and its header says {promised}: it was cut short or damaged, fetch it again");
+        let promised = end.map_or("too many".to_string(), |end| end.to_string());
+        let what = format!(
+            "has {bytes} bytes, but its header describes {promised}: it was cut short or damaged, fetch it again"
+        );
         return Err(malformed(path, what));
     }
     let mut all: Vec<Tensor> = header

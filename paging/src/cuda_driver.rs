@@ -80,7 +80,7 @@ fn open_library() -> std::result::Result<*mut c_void, String> {
     // SAFETY: a NUL-terminated name; the initialisers that run are those of the CUDA driver.
     let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
     if library.is_null() {
-        return Err("there is no CUDA driver here (libcuda.so.1 was not found)".into());
+        return Err("no CUDA driver here (libcuda.so.1 was not found)".into());
     }
     Ok(library)
 }
@@ -156,7 +156,7 @@ impl Device {
         let mut count = 0;
         call!(functions, device_count(&mut count))?;
         if !(0..count).contains(&ordinal) {
-            return Err(Error::Invalid(format!("there is no CUDA device {ordinal}: the driver has {count}")));
+            return Err(Error::Invalid(format!("no CUDA device {ordinal}: the driver has {count}")));
         }
         let mut context = ptr::null_mut();
         call!(functions, retain(&mut context, ordinal))
@@ -290,7 +290,7 @@ impl Device {
     pub fn allocate(&self, bytes: u64) -> Result<u64> {
         let mut address = 0;
         call!(self.functions, allocate(&mut address, bytes as usize))
-            .map_err(|error| error.while_doing(|| format!("asking the device for {}", size(bytes))))?;
+            .map_err(|error| error.while_doing(|| format!("allocating {} on the device", size(bytes))))?;
         Ok(address)
     }
 

@@ -58,7 +58,7 @@ impl DeviceMemory {
     pub fn read(&self, offset: u64, to: &mut [u8]) -> Result<()> {
         let bytes = to.len() as u64;
         if offset.checked_add(bytes).is_none_or(|end| end > self.bytes()) {
-            return Err(Error::Invalid(format!("{bytes} bytes at {offset} are not inside {}", self.bytes())));
+            return Err(Error::Invalid(format!("{bytes} bytes at {offset} are outside {}", self.bytes())));
         }
         match &self.0 {
             Kind::Device { device, address, .. } => {

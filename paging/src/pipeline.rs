@@ -53,7 +53,7 @@ impl Pipeline {
     /// If the device does not exist, or both a device and a speed are given.
     pub fn new(arena: Arc<Arena>, device: Option<i32>, bytes_per_second: Option<f64>) -> Result<Self> {
         match (device, bytes_per_second) {
-            (Some(_), Some(_)) => Err(Error::Invalid("only copies on the host can be given a pace".into())),
+            (Some(_), Some(_)) => Err(Error::Invalid("only copies on the host can have a pace".into())),
             (Some(device), None) => Self::with(arena, Arc::new(Cuda::open(device)?), true),
             (None, pace) => Self::with(arena, Arc::new(Host::new(pace)?), false),
         }
@@ -94,7 +94,7 @@ impl Pipeline {
         let mut state = self.core.state.lock();
         let under_way = (0..state.configuration.units() as Unit).any(|unit| state.ring.is_held(unit));
         if under_way || !state.waiting.is_empty() {
-            return Err(Error::Failed("a forward is under way on another thread: let it end first".into()));
+            return Err(Error::Failed("a forward is running on another thread: wait for its end".into()));
         }
         state.generation += 1;
         state.fresh = true;
@@ -131,7 +131,7 @@ impl Pipeline {
         let mut state = self.core.state.lock();
         let PipelineState { configuration, ring, counters, .. } = &mut *state;
         if unit as usize >= configuration.units() {
-            return Err(Error::Invalid(format!("there is no unit {unit}, only {}", configuration.units())));
+            return Err(Error::Invalid(format!("no unit {unit}, only {}", configuration.units())));
         }
         if !ring.is_loaded(unit) && !ring.is_held(unit) {
             return Ok(());
@@ -167,7 +167,7 @@ impl Pipeline {
         let PipelineCore { backend, arena, .. } = &*self.core;
         let bytes = bytes.min(arena.bytes());
         if bytes == 0 {
-            return Err(Error::Invalid("a bandwidth cannot be measured with no bytes".into()));
+            return Err(Error::Invalid("measuring a bandwidth needs one or more bytes".into()));
         }
         let transfers = checked_configuration::transfers(
             arena,

@@ -69,7 +69,7 @@ pub fn simulate(
 ) -> Result<Vec<PointTime>, PlanError> {
     if placements.len() != unit_bytes.len() {
         let (given, units) = (placements.len(), unit_bytes.len());
-        return Err(PlanError::Invalid(format!("there are {units} units, and places for {given}")));
+        return Err(PlanError::Invalid(format!("{units} units, but {given} places")));
     }
     let problem = Problem {
         unit_bytes: unit_bytes.to_vec(),
@@ -85,10 +85,7 @@ pub fn simulate(
         .flatten()
         .find(|placement| placement.start > OVERFLOW_LIMIT || placement.length > OVERFLOW_LIMIT)
     {
-        return Err(PlanError::Invalid(format!(
-            "a place at {} of {} bytes makes no sense",
-            placement.start, placement.length
-        )));
+        return Err(PlanError::Invalid(format!("invalid place at {} of {} bytes", placement.start, placement.length)));
     }
     let placements: Vec<ByteRange> = placements.iter().map(|placement| placement.unwrap_or_default()).collect();
     for (number, point) in points.iter().enumerate() {
@@ -96,7 +93,7 @@ pub fn simulate(
             let mut others = point.units[..index].iter().filter(|&&other| other != unit);
             if let Some(other) = others.find(|&&other| placements[other].overlaps(placements[unit])) {
                 let what =
-                    format!("units {other} and {unit} are both needed at point {number}, and their places overlap");
+                    format!("units {other} and {unit} are both needed at point {number}, but their places overlap");
                 return Err(PlanError::Invalid(what));
             }
         }

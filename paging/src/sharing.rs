@@ -103,7 +103,7 @@ impl HostShare {
     /// If the system refuses.
     pub fn publish(&self) -> Result<()> {
         if !self.is_first() {
-            return Err(Error::Failed("shared memory was published already, or given up".into()));
+            return Err(Error::Failed("shared memory was already published, or given up".into()));
         }
         self.take_seat()
     }
@@ -181,14 +181,13 @@ fn gate(name: &Name, keep_waiting: &mut dyn FnMut(i32) -> bool) -> Result<Option
 
 fn foreign(name: &Name, connection: &std::os::fd::OwnedFd) -> Error {
     Error::Failed(format!(
-        "process {} of another user holds the name {name}/{GATE}, under which memory would be shared: share it under another \
-         name, or not at all",
+        "process {} of another user owns the name {name}/{GATE} for shared memory: use another name, or do not share",
         handing::process_of(connection)
     ))
 }
 
 fn refused(error: rustix::io::Errno) -> Error {
-    Error::Failed(format!("no socket could be made to share memory ({error})"))
+    Error::Failed(format!("no socket could be created to share memory ({error})"))
 }
 
 impl std::fmt::Display for HostShare {

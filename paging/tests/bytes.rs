@@ -295,7 +295,7 @@ fn edited_weights_are_copied_again() {
     }
     // AND a unit that does not exist is refused.
     let error = fixture.pipeline.reload(6, STREAM).unwrap_err().to_string();
-    assert_eq!(error, "there is no unit 6, only 6");
+    assert_eq!(error, "no unit 6, only 6");
 }
 
 #[test]
@@ -327,7 +327,7 @@ fn a_pipeline_can_be_configured_again() {
     model.points.reverse();
     // SAFETY: the memory is dropped after the pipeline.
     let configure = || unsafe { fixture.pipeline.configure(model.configuration(fixture.device.address()), STREAM) };
-    assert!(configure().unwrap_err().to_string().contains("under way"));
+    assert!(configure().unwrap_err().to_string().contains("is running"));
     // WHEN no forward is in progress, THEN the old session continues with the new schedule.
     leave(&mut session, STREAM).unwrap();
     configure().unwrap();

@@ -97,14 +97,14 @@ fn an_index_that_does_not_match_its_files_is_refused() {
     let outside = folder.path().parent().unwrap().join("model-1.safetensors");
     for (map, word) in [
         // GIVEN an index that names a missing tensor,
-        (r#"{"third":"model-1.safetensors"}"#.to_string(), "says that third is in model-1.safetensors"),
+        (r#"{"third":"model-1.safetensors"}"#.to_string(), "lists third in model-1.safetensors"),
         // files outside of its folder,
-        (r#"{"first":"../model-1.safetensors"}"#.to_string(), "files of its own folder only"),
-        (format!(r#"{{"first":{outside:?}}}"#), "files of its own folder only"),
-        (r#"{"first":""}"#.to_string(), "files of its own folder only"),
+        (r#"{"first":"../model-1.safetensors"}"#.to_string(), "an index may only name files of its folder"),
+        (format!(r#"{{"first":{outside:?}}}"#), "an index may only name files of its folder"),
+        (r#"{"first":""}"#.to_string(), "an index may only name files of its folder"),
         // or no files at all
-        (r#"["first"]"#.to_string(), "is no index"),
-        (r#"{"first":7}"#.to_string(), "is no index"),
+        (r#"["first"]"#.to_string(), "is not an index"),
+        (r#"{"first":7}"#.to_string(), "is not an index"),
     ] {
         fs::write(&index, format!(r#"{{"weight_map":{map}}}"#)).unwrap();
         // WHEN it is read THEN the error names the cause
@@ -139,21 +139,21 @@ fn invalid_headers_are_refused_with_a_reason() {
     let whole = usize::MAX;
     for (header, data, word) in [
         // GIVEN headers that are not JSON, or not of the format,
-        ("{".to_string(), 0, "cannot be right"),
-        ("[]".to_string(), 0, "cannot be right"),
+        ("{".to_string(), 0, "invalid header"),
+        ("[]".to_string(), 0, "invalid header"),
         (format!("{{{}}}", entry("a", "F7", "[1]", 0, 1)), 1, "F7"),
-        (format!("{{{}}}", entry("a", "U8", "[-1]", 0, 1)), 1, "cannot be right"),
-        ("[".repeat(1_000_000), 0, "cannot be right"),
+        (format!("{{{}}}", entry("a", "U8", "[-1]", 0, 1)), 1, "invalid header"),
+        ("[".repeat(1_000_000), 0, "invalid header"),
         // whose shapes do not match the bytes, overflow, leave holes or overlap,
-        (format!("{{{}}}", entry("a", "F32", "[2]", 0, 4)), 4, "cannot be right"),
-        (format!("{{{}}}", entry("a", "F32", &format!("[{whole},{whole}]"), 0, 4)), 4, "cannot be right"),
-        (format!("{{{}}}", entry("a", "U8", "[4]", 4, 8)), 8, "cannot be right"),
-        (format!("{{{},{}}}", entry("a", "U8", "[4]", 0, 4), entry("b", "U8", "[4]", 2, 6)), 6, "cannot be right"),
-        (format!("{{{}}}", entry("a", "U8", "[4]", 8, 4)), 8, "cannot be right"),
+        (format!("{{{}}}", entry("a", "F32", "[2]", 0, 4)), 4, "invalid header"),
+        (format!("{{{}}}", entry("a", "F32", &format!("[{whole},{whole}]"), 0, 4)), 4, "invalid header"),
+        (format!("{{{}}}", entry("a", "U8", "[4]", 4, 8)), 8, "invalid header"),
+        (format!("{{{},{}}}", entry("a", "U8", "[4]", 0, 4), entry("b", "U8", "[4]", 2, 6)), 6, "invalid header"),
+        (format!("{{{}}}", entry("a", "U8", "[4]", 8, 4)), 8, "invalid header"),
         // or that promise more or less than the file has
         (format!("{{{}}}", entry("a", "U8", "[4]", 0, 4)), 3, "was cut short"),
-        (format!("{{{}}}", entry("a", "U8", "[4]", 0, 4)), 5, "its header says"),
-        (format!("{{{}}}", entry("a", "U8", &format!("[{}]", whole / 16), 0, whole / 16)), 4, "its header says"),
+        (format!("{{{}}}", entry("a", "U8", "[4]", 0, 4)), 5, "its header describes"),
+        (format!("{{{}}}", entry("a", "U8", &format!("[{}]", whole / 16), 0, whole / 16)), 4, "its header describes"),
     ] {
         write(&path, &header, data);
         // WHEN it is read THEN the error contains the file and the reason
@@ -165,8 +165,8 @@ fn invalid_headers_are_refused_with_a_reason() {
         (vec![], "has 0 bytes"),
         (vec![1, 2, 3], "has 3 bytes"),
         (100u64.to_le_bytes().to_vec(), "was cut short"),
-        (u64::MAX.to_le_bytes().to_vec(), "no safetensors file"),
-        (100_000_001u64.to_le_bytes().to_vec(), "no safetensors file"),
+        (u64::MAX.to_le_bytes().to_vec(), "not a safetensors file"),
+        (100_000_001u64.to_le_bytes().to_vec(), "not a safetensors file"),
     ] {
         fs::write(&path, bytes).unwrap();
         let text = refused(&path);

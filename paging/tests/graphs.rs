@@ -147,7 +147,7 @@ fn a_failed_capture_has_no_side_effects() {
     fixture.clock.break_capture(STREAM);
     // WHEN the forward continues, THEN the error names the failed capture, and leaving releases the held units
     let error = enter(&mut session, 3, STREAM).unwrap_err().to_string();
-    assert!(error.contains("capture under way on this stream has failed"), "{error}");
+    assert!(error.contains("capture on this stream has failed"), "{error}");
     assert_eq!(leave(&mut session, STREAM).unwrap(), [2]);
     assert!(fixture.clock.end_capture(STREAM).is_err());
     // AND the next forward, and the next capture, are right.

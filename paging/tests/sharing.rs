@@ -83,7 +83,7 @@ fn one_fills_what_all_have_and_nobody_changes() {
         let refused = fill(arena, BYTES - 1, &[1, 2]).unwrap_err().to_string();
         assert_eq!(
             refused,
-            format!("2 bytes at offset {} are shared with other processes, and were filled already", BYTES - 1)
+            format!("2 bytes at offset {} are shared with other processes, and already filled", BYTES - 1)
         );
         fill(arena, BYTES, &weights[..PAGE_SIZE as usize]).unwrap();
     }
@@ -123,7 +123,7 @@ fn unfilled_memory_is_created_again() {
 fn wrong_names_and_sizes_are_refused() {
     for wrong in ["", "a/b", "a b", &"x".repeat(65)] {
         let refused = HostShare::join(wrong, BYTES, &mut |_| true).err().unwrap().to_string();
-        assert!(refused.ends_with("is no name of 1 to 64 letters, digits and dashes"), "{refused}");
+        assert!(refused.ends_with("is not a name of 1 to 64 letters, digits and dashes"), "{refused}");
     }
     for bytes in [0, PAGE_SIZE + 1] {
         let refused = HostShare::join(&name("size"), bytes, &mut |_| true).err().unwrap().to_string();
@@ -132,5 +132,5 @@ fn wrong_names_and_sizes_are_refused() {
     // GIVEN shared memory that ends between the borders of an arena, THEN the arena is refused.
     let share = join(&name("borders"));
     let refused = Arena::sharing(8 * PAGE_SIZE, &[PAGE_SIZE], Arc::clone(share.memory()), true).err().unwrap();
-    assert_eq!(refused.to_string(), "16384 shared bytes of an arena of 32768 end at none of its borders");
+    assert_eq!(refused.to_string(), "16384 shared bytes of an arena of 32768 do not end at a border");
 }

@@ -50,9 +50,9 @@ impl ControlRequest {
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let line = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
         let request: Value = serde_json::from_slice(line).map_err(|error| format!("not a request: {error}"))?;
-        let request = request.as_object().ok_or("not a request: it is no JSON object")?;
-        let command = request.get("command").ok_or("the request names no command")?;
-        match command.as_str().ok_or("the request's command is no text")? {
+        let request = request.as_object().ok_or("not a request: it is not a JSON object")?;
+        let command = request.get("command").ok_or("the request has no command")?;
+        match command.as_str().ok_or("the request's command must be a string")? {
             "status" => Ok(Self::Status),
             "offload" => offload(request),
             "restore" => {
@@ -65,11 +65,11 @@ impl ControlRequest {
             "limit" => limit(request),
             "checkpointed" => {
                 let value = request.get("value").and_then(Value::as_bool);
-                Ok(Self::Checkpointed(value.ok_or("checkpointed wants a value, true or false")?))
+                Ok(Self::Checkpointed(value.ok_or("checkpointed needs a value, true or false")?))
             }
             other => {
                 let start: String = other.chars().take(40).collect();
-                Err(format!("this memlab does not know the command {start:?}"))
+                Err(format!("unknown command {start:?}: this memlab does not support it"))
             }
         }
     }
@@ -124,10 +124,7 @@ fn offload(request: &Map<String, Value>) -> Result<ControlRequest, String> {
     };
     let ranges: Option<Vec<Range>> = ranges.as_array().and_then(|ranges| ranges.iter().map(pair).collect());
     let ranges = ranges.filter(|ranges| !ranges.is_empty());
-    Ok(ControlRequest::Move {
-        timeout,
-        ranges: ranges.ok_or("ranges must be pairs of address and bytes, one or more")?,
-    })
+    Ok(ControlRequest::Move { timeout, ranges: ranges.ok_or("ranges must be one or more pairs of address and bytes")? })
 }
 
 fn limit(request: &Map<String, Value>) -> Result<ControlRequest, String> {
@@ -135,11 +132,11 @@ fn limit(request: &Map<String, Value>) -> Result<ControlRequest, String> {
         None => None,
         Some(value) => {
             let ordinal = value.as_i64().filter(|device| (0..MAX_DEVICES as i64).contains(device));
-            Some(ordinal.ok_or("device must be a number: 0 for the first that the program sees")? as i32)
+            Some(ordinal.ok_or("device must be a number: 0 for the first device of the program")? as i32)
         }
     };
     // Required even if it is null, so that a missing key cannot lift a limit by mistake.
-    let bytes = match request.get("bytes").ok_or("bytes must be said: a number, or null to lift the limit")? {
+    let bytes = match request.get("bytes").ok_or("bytes must be a number, or null to lift the limit")? {
         Value::Null => None,
         value => Some(value.as_u64().filter(|&bytes| is_limit(bytes)).ok_or("bytes must be a number, not 0, or null")?),
     };

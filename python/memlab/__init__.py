@@ -165,7 +165,7 @@ def _refuse_old(name: str) -> None:
     from importlib import metadata  # Imported here, since the command starts through this file.
 
     if sys.version_info < (3, 10):  # noqa: UP036 - the command starts from a source tree on older ones.
-        raise ImportError(f"memlab.{name} needs CPython 3.10 or newer, and this is {sys.version.split()[0]}")
+        raise ImportError(f"memlab.{name} needs CPython 3.10 or newer; this is {sys.version.split()[0]}")
     oldest = _OLDEST_TORCH.get(_MODULES[name])
     try:
         installed = metadata.version("torch")  # Read without importing PyTorch.
@@ -174,7 +174,7 @@ def _refuse_old(name: str) -> None:
         return
     if oldest is not None and version < oldest:
         needed = ".".join(map(str, oldest))
-        raise ImportError(f"memlab.{name} needs PyTorch {needed} or newer, and {installed} is installed")
+        raise ImportError(f"memlab.{name} needs PyTorch {needed} or newer; {installed} is installed")
 
 
 def __dir__() -> list[str]:

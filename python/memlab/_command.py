@@ -33,8 +33,8 @@ def main() -> NoReturn:
     except OSError as error:
         if path.exists():
             sys.stderr.write(
-                f"memlab: {path} cannot be started: {error.strerror}: memlab runs on Linux on x86-64 with glibc, "
-                "from file systems that allow programs (no noexec)\n"
+                f"memlab: cannot start {path}: {error.strerror}: memlab needs Linux on x86-64 with glibc, and a file system "
+                "that allows programs (no noexec)\n"
             )
             sys.exit(126)
         sys.stderr.write(f"memlab: {path} is missing: run `make` in a source tree; elsewhere install memlab again\n")

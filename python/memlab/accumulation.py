@@ -100,13 +100,13 @@ def accumulate(
     """
     require_model("accumulate", model)
     if isinstance(loss_fn, type):
-        raise TypeError(f"loss_fn={loss_fn.__name__} is a class: call it, loss_fn={loss_fn.__name__}()")
+        raise TypeError(f"loss_fn={loss_fn.__name__} is a class: pass an instance, loss_fn={loss_fn.__name__}()")
     if not torch.is_grad_enabled():
-        raise RuntimeError("gradients are off here (no_grad or inference_mode), and accumulate is to compute them")
+        raise RuntimeError("gradients are off here (no_grad or inference_mode), but accumulate computes them")
     scale = (lambda loss: loss) if scaler is None else scaler.scale
     if is_stream(inputs):
         if targets is not None:
-            raise ValueError("an iterable gives pieces (inputs, targets): leave targets out")
+            raise ValueError("an iterable yields micro-batches (inputs, targets): leave targets out")
         make = partial(Batch.of, model, micro_batch=micro_batch, memory=memory, exact=exact)
         return _streamed(model, inputs, loss_fn, scale, make, exact=exact, batchnorm=batchnorm)
     target_samples = None if targets is None else Samples(targets)
@@ -114,7 +114,7 @@ def accumulate(
     if target_samples is not None and len(target_samples) != len(batch.samples):
         raise ValueError(
             f"{len(batch.samples)} samples, but {len(target_samples)} targets: the first dimension of both must be the "
-            "batch. If targets are flattened, flatten them in the loss instead: loss_fn=lambda outputs, targets: …"
+            "batch. If the loss needs flat targets, flatten them in the loss: loss_fn=lambda outputs, targets: …"
         )
     # (Ranks may have different numbers of samples, but must choose the same strategy.)
     in_pieces = micro_batch is not None and (micro_batch < len(batch.samples) or batch.ranks.are_several)
@@ -128,9 +128,7 @@ def accumulate(
         samples=len(batch.samples),
     )
     if batch.ranks.are_in_step and strategy.name in (WHOLE, LOCKSTEP):
-        raise RuntimeError(
-            f"the model is sharded over ranks (fully_shard), and {strategy.reason}: give it batchnorm='frozen'"
-        )
+        raise RuntimeError(f"the model is sharded over ranks (fully_shard), and {strategy.reason}: use batchnorm='frozen'")
     if strategy.inexact is not None:
         warnings.warn(f"memlab, exact=False: {strategy.inexact}", stacklevel=2)
     note_strategy(strategy.name)
@@ -157,15 +155,15 @@ def _streamed(
     ranks = Ranks(model)
     if ranks.are_in_step:
         raise RuntimeError(
-            "the model is sharded over ranks (fully_shard), which need equally many pieces, and an iterable does not say "
-            "how many it gives: give the batch as a whole"
+            "the model is sharded over ranks (fully_shard), which need equal numbers of micro-batches, but the length of an "
+            "iterable is unknown: pass the batch as a whole"
         )
     inner = ranks.model()
     strategy = strategy_of(inner, loss_fn, device=torch.device("cpu"), in_pieces=True, exact=exact, batchnorm=batchnorm)
     if strategy.name in (WHOLE, LOCKSTEP) or strategy.batchnorm == "ghost":
         raise RuntimeError(
-            "pieces from an iterable, one after the other, would not give the gradients of the whole batch: "
-            f"{strategy.reason}. Give the batch as a whole, or keep the statistics (batchnorm='frozen')"
+            f"micro-batches from an iterable would not give the gradients of the whole batch: {strategy.reason}. Pass the "
+            "batch as a whole, or keep the statistics (batchnorm='frozen')"
         )
     if strategy.inexact is not None:
         warnings.warn(f"memlab, exact=False: {strategy.inexact}", stacklevel=3)
@@ -177,8 +175,8 @@ def _streamed(
             return mean.run(scale)
     if iter(pieces) is pieces:
         raise RuntimeError(
-            f"{strategy.reason}, so it needs the pieces twice, and a {type(pieces).__name__} gives them once: give an "
-            "object whose __iter__ begins anew, such as a DataLoader without shuffle (DataLoader(list_of_pieces, "
+            f"{strategy.reason}, so the loss needs the micro-batches twice, but a {type(pieces).__name__} yields them once: "
+            "pass an object whose __iter__ starts again, such as a DataLoader without shuffle (DataLoader(list_of_pieces, "
             "batch_size=None))"
         )
     replay = StreamedReplay(lambda: given_by(pieces, have_targets=True), prepared)
@@ -194,9 +192,7 @@ def _streamed(
 def _in_pieces(batch: Batch, inputs: Any, targets: Samples | None, loss_fn: _Loss | None, scale: _Scale) -> Tensor:
     if loss_fn is None:
         if batch.ranks.are_in_step and batch.ranks.agreed(len(batch.samples), batch.device, most=False) < 2:
-            raise ValueError(
-                "a rank has one sample: of what the model's own loss is the mean is found by trying two of them"
-            )
+            raise ValueError("a rank has one sample, but memlab needs two to find the weights of the model's own loss")
         own, labels = ModelLoss.of(batch.ranks.model(), batch.samples, batch.device, batch.memory), labels_of(inputs)
         return WeightedBackward(batch, None if labels is None else Samples(labels), own).run(scale)
     mean = Mean.of(loss_fn)
@@ -256,7 +252,7 @@ def _loss_of(batch: Batch, targets: Samples | None, loss_fn: _Loss | None) -> Ca
 
 def _one_number(loss: Any) -> Tensor:
     if not isinstance(loss, Tensor) or loss.dim() != 0:
-        raise ValueError(f"loss_fn returns {_described(loss)}: it must return a tensor that is one number")
+        raise ValueError(f"loss_fn returns {_described(loss)}: it must return a scalar tensor")
     return loss
 
 

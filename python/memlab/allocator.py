@@ -141,7 +141,7 @@ def requests_of(snapshot: Mapping[str, Any], device: int = 0) -> list[Request]:
     Raises:
         ValueError: the snapshot has no history of the device, or is not as PyTorch writes it.
     """
-    with _as_value_error("the snapshot is not as PyTorch writes it"):
+    with _as_value_error("the snapshot has an unknown form: use one of torch.cuda.memory._dump_snapshot"):
         return _requests_of(snapshot, device)
 
 
@@ -150,8 +150,8 @@ def _requests_of(snapshot: Mapping[str, Any], device: int) -> list[Request]:
     entries = traces[device] if 0 <= device < len(traces) else ()
     if not entries:
         raise ValueError(
-            f"the snapshot has no history of device {device}: call torch.cuda.memory._record_memory_history() before what "
-            "is to be recorded"
+            f"the snapshot has no history of device {device}: call torch.cuda.memory._record_memory_history() before the "
+            "part to record"
         )
     # Before PyTorch 2.9, history entries do not name their pool.
     pools = [
@@ -275,7 +275,7 @@ class _PlainData(pickle.Unpickler):
     """Reads a snapshot of lists, dicts, numbers and texts, without running anything that a pickle may request."""
 
     def find_class(self, module: str, name: str) -> Any:
-        raise ValueError(f"it is not a snapshot of PyTorch's allocator: it has a {module}.{name}")
+        raise ValueError(f"not a snapshot of PyTorch's allocator: it contains a {module}.{name}")
 
 
 def _read(path: Path) -> Mapping[str, Any]:
@@ -285,9 +285,9 @@ def _read(path: Path) -> Mapping[str, Any]:
     except OSError:
         raise
     except Exception as error:  # A broken pickle may raise any exception.
-        raise ValueError(f"it cannot be read: {str(error) or type(error).__name__}") from error
+        raise ValueError(f"cannot be read: {str(error) or type(error).__name__}") from error
     if not isinstance(snapshot, dict) or "device_traces" not in snapshot:
-        raise ValueError("it is not a snapshot of PyTorch's allocator (torch.cuda.memory._dump_snapshot)")
+        raise ValueError("not a snapshot of PyTorch's allocator (torch.cuda.memory._dump_snapshot)")
     return snapshot
 
 
@@ -299,7 +299,7 @@ def _is_trace(path: Path) -> bool:
 
 
 def _table(replays: Mapping[str, Replay]) -> str:
-    head = ("allocated", "reserved", "unused then", "retries", "out of memory at", "settings")
+    head = ("allocated", "reserved", "unused", "retries", "out of memory at", "settings")
     lines: list[tuple[str, ...]] = [head]
     for settings, done in replays.items():
         allocated, reserved = max(done.timeline, key=lambda figures: figures[1], default=(0, 0))
@@ -312,20 +312,24 @@ def _table(replays: Mapping[str, Replay]) -> str:
 def _main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m memlab.allocator",
-        description="Replays a recorded run on a model of PyTorch's caching allocator: what it would have taken with "
-        "other settings, or on another card. 'unused then' is what was reserved and not allocated when most was reserved.",
+        description="Replays a recorded run in a simulator of PyTorch's caching allocator, with other settings or another "
+        "card size. 'unused' is reserved minus allocated memory when most was reserved.",
     )
-    help_ = "what memlab run has recorded, or what torch.cuda.memory._dump_snapshot() has written, with history"
+    help_ = "a trace of memlab run, or a snapshot of torch.cuda.memory._dump_snapshot() with history"
     parser.add_argument("recording", type=Path, help=help_)
-    parser.add_argument("--card", help="how much memory the allocator may take, as 24GiB; without, it is never full")
+    parser.add_argument("--card", help="memory limit of the allocator, as 24GiB [default: none]")
     parser.add_argument(
-        "--settings", action="append", help="what PYTORCH_ALLOC_CONF would say; repeat it [default: none, and what is tried]"
+        "--settings",
+        action="append",
+        help="value for PYTORCH_ALLOC_CONF; may be repeated [default: none, and the settings worth trying]",
     )
-    parser.add_argument("--device", type=int, default=0, help="whose history is taken from a snapshot [default: 0]")
+    parser.add_argument("--device", type=int, default=0, help="device whose history is read from a snapshot [default: 0]")
     parser.add_argument(
-        "--torch", help="the version of PyTorch whose rules hold, as 2.8 [default: that of a run of memlab's]"
+        "--torch", help="version of PyTorch whose allocator is simulated, as 2.8 [default: that of the trace]"
     )
-    parser.add_argument("--timeline", type=Path, help="write bytes after each request, with the first settings, as CSV")
+    parser.add_argument(
+        "--timeline", type=Path, help="write the bytes after each request to this CSV file, with the first settings"
+    )
     options = parser.parse_args(arguments)
     try:
         torch = options.torch

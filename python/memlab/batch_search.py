@@ -64,7 +64,7 @@ def find_batch(run: Callable[[int], Any], start: int | None = None, *, most: int
             break
         distance *= 2
     if fits == 0:
-        raise NotEnoughGPURam("not even a batch of 1 runs in the memory of the GPU")
+        raise NotEnoughGPURam("not even a batch of 1 fits on the GPU")
     while too_large is not None and too_large - fits > 1:
         middle = (fits + too_large) // 2
         if _runs(run, middle):

@@ -126,13 +126,13 @@ class Config:
         for name, bound in (("preferred_batch_size", preferred_batch_size), ("batch_size", batch_size)):
             if bound is not None and _count(name, bound, 1) < one_read_count:
                 raise ValueError(
-                    f"{name}={bound} is below one_read_count={one_read_count}: all variations of a sample are in one batch"
+                    f"{name}={bound} is below one_read_count={one_read_count}: a batch holds all variations of a sample"
                 )
         bounds = {"preferred_batch_size": preferred_batch_size, "batch_size": batch_size}
         if batch_size is None:
             limit = card if self.gpu_memory_limit is None else self.gpu_memory_limit
             if limit is None:
-                raise ValueError("give gpu_memory_limit or card, from which the batch size is planned, or batch_size")
+                raise ValueError("pass gpu_memory_limit or card to plan the batch size, or batch_size")
             if planner is None:
                 planner = Training(network, self.inputs, self.outputs, optimizer, loss, amp).planner()
             bounds["gpu_memory_limit"] = largest_fitting_batch(planner, limit, allocator, one_read_count)
@@ -180,7 +180,7 @@ class Config:
         batch = self.budget.largest_batch
         if batch == 0:
             raise NotEnoughCPURam(
-                f"cpu_memory_limit={readable(self.cpu_memory_limit)}: feeding batches of {self.one_read_count} takes "
+                f"cpu_memory_limit={readable(self.cpu_memory_limit)}: feeding batches of {self.one_read_count} needs "
                 f"{readable(self.budget.needed(self.one_read_count))} (two batches, and one sample while it is read)"
             )
         return batch

@@ -101,11 +101,11 @@ class Feeder:
         for name, identities in (("input_list", input_list), ("output_list", output_list)):
             if len(identities) != configs.total_sample_count:
                 said = configs.total_sample_count
-                raise ValueError(f"{name} has {len(identities)} identities; the Config says total_sample_count={said}")
+                raise ValueError(f"{name} has {len(identities)} identities, but the Config has total_sample_count={said}")
         if not 0 <= rank < world_size:
             raise ValueError(f"rank={rank}: must be from 0 to world_size - 1, which is {world_size - 1}")
         if (convert_input is not None or convert_output is not None) and device is None:
-            raise ValueError("convert_input and convert_output convert on the device: give one")
+            raise ValueError("convert_input and convert_output convert on the device: pass one")
         self.configs = configs
         self._inputs = Identities(input_list)
         self._outputs = self._inputs if output_list is input_list else Identities(output_list)
@@ -238,7 +238,7 @@ class Feeder:
         """
         for name, own in (("samples", self._samples), ("shuffle", self._shuffle)):
             if state[name] != own:
-                raise ValueError(f"the state has {name}={state[name]}, and this feeder {own}: it would give other samples")
+                raise ValueError(f"the state has {name}={state[name]}, but this feeder {own}: it would yield other samples")
         self._seed = int(state["seed"])
         self._position = Position(int(state["epoch"]), int(state["delivered"]))
 
@@ -288,7 +288,7 @@ class Epoch:
         if len(self) == 0:
             raise StopIteration
         if not self._engine.runs(self._source):
-            raise RuntimeError("this epoch has ended: another one of the same feeder began, or the feeder was closed")
+            raise RuntimeError("this epoch has ended: the feeder began another one, or was closed")
         if self._pending is None:
             self._pending = self._source.take(self._taken)
         batch = self._transforms.apply(self._pending)

@@ -233,7 +233,7 @@ class InfinityBatch(Settings):
         finally:
             optimizer.zero_grad()  # Drops also gradients of a part of a batch.
         if count == 0:
-            warnings.warn("the dataloader gave no batch: nothing was trained", stacklevel=2)
+            warnings.warn("the dataloader yielded no batch: nothing was trained", stacklevel=2)
             return
         # The only point of an epoch that waits for the GPU.
         losses = self._kept.records.losses()[-1] if self.verbose or self._callbacks.want("on_epoch") else []
@@ -281,10 +281,11 @@ class InfinityBatch(Settings):
         if inputs is None:
             inputs = None if self._batches is None else self._batches.inputs
         if inputs is None:
-            raise RuntimeError("batch_() without inputs is for loops over ib.dataloader: give it the inputs of the batch")
+            raise RuntimeError("batch_() without inputs needs a loop over ib.dataloader: pass the inputs of the batch")
         if is_stream(inputs):
             raise RuntimeError(
-                "batch_() gives the outputs of a whole batch, and this one comes in pieces: train by epochs (ib.epoch())"
+                "batch_() returns the outputs of a whole batch, but this one comes in micro-batches: train by epochs "
+                "(ib.epoch())"
             )
         self._kept.records.begin_batch()
         self._traced.begin()
@@ -305,7 +306,7 @@ class InfinityBatch(Settings):
         if targets is None and self._batches is not None:
             targets = self._batches.targets
         if outputs is None or targets is None:
-            raise RuntimeError("loss() needs outputs and targets: call batch_() in a loop over ib.dataloader, or give them")
+            raise RuntimeError("loss() needs outputs and targets: call batch_() in a loop over ib.dataloader, or pass them")
         self._phase.loss = self._required("criterion")(outputs, beside(outputs, targets))
         self._phase.monitor.loss(self._phase.loss)
         self._callbacks.tell("on_loss", self, self._phase.loss)
@@ -318,7 +319,7 @@ class InfinityBatch(Settings):
             RuntimeError: no loss was computed.
         """
         if self._phase.loss is None:
-            raise RuntimeError("backward() without a loss: call loss() first, or call backward() of your own loss")
+            raise RuntimeError("backward() without a loss: call loss() first, or backward() of your own loss")
         self._phase.loss.backward()
         self._note_outputs()
 

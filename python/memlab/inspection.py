@@ -113,7 +113,7 @@ def inspect(
     _, tensors = length_of(batch, length_dim) if wanted else (0, [])
     if torch.version.cuda is None:
         raise InspectionError(
-            "this PyTorch is built without CUDA: install a build with CUDA, which runs on the simulated card without a GPU"
+            "this PyTorch is built without CUDA: install a build with CUDA, which uses the simulated card without a GPU"
         )
     if source not in ("auto", "gpu", "simulated"):
         raise ValueError(f"source={source!r}: must be 'auto', 'gpu' or 'simulated'")
@@ -122,7 +122,7 @@ def inspect(
     name = f"{card}B" if isinstance(card, int) else card or default
     where = card_of(name)
     family = recorded(training, batches, name, on_gpu)
-    kind = optimizer if isinstance(optimizer, str) else "inference" if optimizer is None else "an optimizer of its own"
+    kind = optimizer if isinstance(optimizer, str) else "inference" if optimizer is None else "a custom optimizer"
     mixed = f", {str(amp).removeprefix('torch.')}" if amp is not None else ""
     recording = f"batches {listed(family.recorded_batches)} on {'' if on_gpu else 'a simulated '}{where.name}"
     title = f"{type(model).__name__}, {kind}{mixed}, recorded with {recording}"
@@ -155,9 +155,9 @@ def _training(
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise ValueError(f"{name}={count!r}: must be 1 or more")
     if len(batches) != 2 or batches[0] == batches[1]:
-        raise ValueError(f"batches={batches}: two different batch sizes are recorded")
+        raise ValueError(f"batches={batches}: must be two different batch sizes")
     if length_dim == batch_dim:
-        raise ValueError(f"length_dim={length_dim}: that is batch_dim")
+        raise ValueError(f"length_dim={length_dim}: must differ from batch_dim")
     example = with_rows(batch, batch_dim, max(batches))
     # One step more than is recorded: a step ends in the recording when the next one ends.
     return Training(model, example, batch_dim, length_dim, loss, optimizer, amp, accumulate, steps + 1)

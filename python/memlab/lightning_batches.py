@@ -28,8 +28,8 @@ __all__ = ["big_batches_callback"]
 
 Weight = Callable[[Any], Any]
 _INSTEAD = (
-    "If it compares samples, say memlab.big_batches_callback(loss='coupled'); if it is the mean of something else, say of "
-    "how many (weight=)"
+    "If it compares samples, use memlab.big_batches_callback(loss='coupled'); if it is the mean of something else, pass "
+    "their number (weight=)"
 )
 
 
@@ -70,7 +70,7 @@ def big_batches_callback(
     if loss not in ("mean", "coupled"):
         raise ValueError(f'loss={loss!r}: must be "mean" or "coupled"')
     if loss == "coupled" and weight is not None:
-        raise ValueError('weight is for loss="mean": a coupled loss is computed from all samples')
+        raise ValueError('weight needs loss="mean": a coupled loss uses all samples')
     if batchnorm not in ("refuse", "frozen", "ghost"):
         raise ValueError(f'batchnorm={batchnorm!r}: must be "refuse", "frozen" or "ghost"')
     is_old = "pytorch_lightning" in sys.modules and "lightning" not in sys.modules
@@ -107,12 +107,12 @@ def _check(trainer: Any, module: Any) -> None:
     strategy = type(trainer.strategy)
     if all(kind.__name__ != "SingleDeviceStrategy" for kind in strategy.__mro__):
         raise RuntimeError(
-            f"memlab.big_batches_callback is for one device, and this is a {strategy.__name__}, which averages gradients in "
-            "its backward. Turn automatic optimization off, and call memlab.accumulate with the wrapped model"
+            f"memlab.big_batches_callback supports one device, but this is a {strategy.__name__}, which averages gradients "
+            "in its backward. Turn automatic optimization off, and call memlab.accumulate with the wrapped model"
         )
     if not module.automatic_optimization:
         raise RuntimeError(
-            "this module optimizes by itself (automatic_optimization): call memlab.accumulate in training_step"
+            "this module uses manual optimization (automatic_optimization): call memlab.accumulate in training_step"
         )
 
 
@@ -125,10 +125,10 @@ class _Settings:
         if self._batchnorm == "refuse" and (layers := mixing_layers(model)):
             name, layer = next(iter(layers.items()))
             raise RuntimeError(
-                f"pieces of this batch would not give its gradients: {name.removeprefix('module.')} is a "
+                f"micro-batches would not give the gradients of this batch: {name.removeprefix('module.')} is a "
                 f"{type(layer).__name__} in training, which mixes all samples of a batch. batchnorm='frozen' keeps its "
-                "statistics, 'ghost' takes those of each piece. Exactly it is computed by memlab.accumulate, which may be "
-                "called in training_step with manual optimization"
+                "statistics, 'ghost' uses those of each micro-batch. memlab.accumulate computes it exactly, in a "
+                "training_step with manual optimization"
             )
         strategy = strategy_of(
             model,
@@ -200,7 +200,8 @@ class _MeanStep:
         if isinstance(result, dict) and result.keys() - {"loss"}:
             others = ", ".join(map(repr, result.keys() - {"loss"}))
             raise ValueError(
-                f"training_step returns {others}, which pieces have not of the whole batch: return the loss alone"
+                f"training_step returns {others}, which micro-batches cannot compute for the whole batch: return the loss "
+                "alone"
             )
         return {"loss": loss_in(result if isinstance(result, dict) else {"loss": result})}
 
@@ -254,8 +255,8 @@ class _CoupledStep:
             del self._module.forward
         if not self._has_called:
             raise RuntimeError(
-                'training_step does not call self(…), which is what goes through in pieces with loss="coupled": have '
-                "forward compute the outputs that the loss compares"
+                'training_step does not call self(…), which loss="coupled" runs in micro-batches: compute the outputs that '
+                "the loss compares in forward"
             )
         return result
 

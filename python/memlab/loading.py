@@ -71,7 +71,7 @@ def load(
     path = _path(path_or_index, model)
     require_model("load", model)
     if not isinstance(dtype, (torch.dtype, NoneType)):
-        raise TypeError(f"dtype={dtype!r}: must be a type such as torch.bfloat16, or None for that in the file")
+        raise TypeError(f"dtype={dtype!r}: must be a type such as torch.bfloat16, or None for the type in the file")
     known = list(inspect.signature(page).parameters)[2:]
     for name in options.keys() - known:
         raise TypeError(f"memlab.load has no option {name!r}: it takes dtype, strict, {', '.join(known)}")
@@ -131,6 +131,6 @@ def _path(given: Any, model: Any) -> str:
             + ("these are the other way round" if isinstance(model, (str, os.PathLike)) else "load(path, model)")
         )
     raise TypeError(
-        "memlab.load takes the path of a .safetensors file, of its .index.json, or of their folder, and was given "
+        "memlab.load takes the path of a .safetensors file, of its .index.json, or of their folder, not "
         f"{'None' if given is None else a_or_an(type(given).__name__)}"
     )

@@ -59,7 +59,7 @@ class MemlabMagics(Magics):  # type: ignore[misc]
     @argument("-g", "--gpu", metavar="GPU", default=0, type=int, help="profile this GPU; default: 0")
     @argument("-q", "--quiet", action="store_true", help="show nothing")
     @argument("-T", "--dump-profile", metavar="FILE", help="write the figures to this file, as text")
-    @argument("statement", nargs="*", help="what to run; the rest of the line, as it stands")
+    @argument("statement", nargs="*", help="the statement to run; the rest of the line, unchanged")
     @needs_local_scope
     @no_var_expand
     @line_cell_magic
@@ -82,10 +82,10 @@ class MemlabMagics(Magics):  # type: ignore[misc]
         arguments = _parsed(self.mlrun, self.shell, options)
         columns = [*(() if arguments.no_default_columns else DEFAULT_COLUMNS), *arguments.column]
         if not columns:
-            raise UsageError("-D without -c leaves no column: name one with -c")
+            raise UsageError("-D without -c leaves no column: add one with -c")
         _check_columns(columns)
         if cell is not None and statement:
-            raise UsageError(f"{statement!r} is no option of %%mlrun: what it runs is the cell")
+            raise UsageError(f"{statement!r} is not an option of %%mlrun, which runs the cell")
         if cell is None and not statement:
             raise UsageError("nothing to run: %mlrun -f FUNC STATEMENT")
         device = _gpu(arguments.gpu)
@@ -110,9 +110,7 @@ class MemlabMagics(Magics):  # type: ignore[misc]
         return profiler if arguments.return_profiler else None
 
     @magic_arguments()
-    @argument(
-        "-g", "--gpu", metavar="GPU", type=int, help="show this GPU; default: those in use; for a cell, the current one"
-    )
+    @argument("-g", "--gpu", metavar="GPU", type=int, help="show this GPU; default: all in use; for a cell, the current one")
     @argument("-n", "--rows", metavar="N", type=int, default=10, help="lines and layers to show; default: 10")
     @argument("-o", "--output", metavar="NAME", help="keep the figures in this variable")
     @argument("-q", "--quiet", action="store_true", help="show nothing")
@@ -125,7 +123,7 @@ class MemlabMagics(Magics):  # type: ignore[misc]
         arguments = _parsed(self.memlab, self.shell, line)
         name = arguments.output
         if name is not None and not name.isidentifier():
-            raise UsageError(f"{name!r} is no name of a variable")
+            raise UsageError(f"{name!r} is not a variable name")
         device = None if arguments.gpu is None else _gpu(arguments.gpu)
         if cell is not None:
             self._watched(cell, device, arguments)
@@ -199,7 +197,7 @@ def _gpu(index: int) -> int:
     torch: Any = sys.modules.get("torch")
     count = torch.cuda.device_count() if torch is not None else 0
     if index < 0 or 0 < count <= index:
-        raise UsageError(f"there is no GPU {index}: this machine has {count}")
+        raise UsageError(f"no GPU {index}: this machine has {count}")
     return index
 
 

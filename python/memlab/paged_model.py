@@ -85,7 +85,7 @@ def page(
     True
     >>> memlab.page(model, device="cpu")
     Traceback (most recent call last):
-    RuntimeError: this model, or a part of it, is paged or chunked already: call memlab.unpage(model) first
+    RuntimeError: this model, or a part of it, is already paged or chunked: call memlab.unpage(model) first
     """
     require_model("page", model)
     options: dict[str, Any] = {
@@ -110,7 +110,7 @@ def page_with(model: Model, settings: Settings) -> Model:
         repeated_blocks(model)  # Raises before any weight is moved.
     weights, residents = collect(model, settings.device)
     if not weights:
-        raise ValueError("this model has no weights to page: move it to the device as it is")
+        raise ValueError("this model has no weights to page: move it to the device directly")
     _check_budget(weights, settings)
     memory = arena_memory(model, weights, settings.shared)
     with torch.no_grad(), torch.inference_mode(False):
@@ -125,13 +125,13 @@ def _page_with_several(model: Model, settings: list[Settings]) -> Model:
     refuse_patched(model)
     weights, residents = collect(model, settings[0].device, small_buffers_stay=False)
     if not weights:
-        raise ValueError("this model has no weights to page: move it to the device as it is")
+        raise ValueError("this model has no weights to page: move it to the device directly")
     filled = [tensor for tensors in residents for tensor in tensors if tensor.numel()]
     if filled:
         names = {id(tensor): name for name, tensor, _ in tensors_of(model)}
         raise ValueError(
-            f"{names[id(filled[0])]} is no plain memory (quantized, sparse, or another subclass of torch.Tensor), and such "
-            "tensors are kept on one device only: page the model to one device"
+            f"{names[id(filled[0])]} is not plain memory (quantized, sparse, or another subclass of torch.Tensor), which "
+            "memlab.page supports on one device only: page the model to one device"
         )
     memory = arena_memory(model, weights, settings[0].shared)
     with torch.no_grad(), torch.inference_mode(False):
@@ -183,8 +183,7 @@ def _mark_of(model: nn.Module) -> Mark:
     mark = mark_on(model)
     if mark is None and is_patched(model):
         raise RuntimeError(
-            f"this {type(model).__name__} is a part of a paged or chunked model, or contains one: give the model that was "
-            "paged"
+            f"this {type(model).__name__} is a part of a paged or chunked model, or contains one: pass the paged model"
         )
     if mark is None:
         raise RuntimeError("this model is not paged: call memlab.page(model) first")
@@ -202,7 +201,7 @@ def _check_budget(weights: list[Weight], settings: Settings) -> None:
         looked_up = all(isinstance(entry.module, nn.Embedding) for paged in weight.tensors for entry in paged.entries)
         if not looked_up and weight.padded_nbytes > settings.budget:
             raise ValueError(
-                f"the budget of {readable(settings.budget)} is too small: {weight.name} alone takes "
-                f"{readable(weight.padded_nbytes)}. Give at least that, or twice as much for copies to overlap with "
+                f"the budget of {readable(settings.budget)} is too small: {weight.name} alone needs "
+                f"{readable(weight.padded_nbytes)}. Set at least that, or twice as much so that copies overlap with "
                 "computing."
             )

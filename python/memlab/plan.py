@@ -192,7 +192,7 @@ class Plan:
             lines[0] = f"{self._how} on {self.device}: the plan is made in the first forward"
         for label, nbytes, remark in (
             ("resident", self.resident_bytes, f"{sum(u.resident for u in self.units)} of {len(self.units)} units"),
-            ("ring", self.ring_bytes, f"{readable(self.streamed_bytes)} come through it per forward"),
+            ("ring", self.ring_bytes, f"{readable(self.streamed_bytes)} copied through it per forward"),
             *(("kept", nbytes, reason) for reason, nbytes in self.kept.items()),
             ("gathered", self.gathered_bytes, "embeddings, read row by row from the host"),
             ("host", self.host_bytes, "" if self.pinned or chunked else "not pinned: copies are slower"),

@@ -53,7 +53,7 @@ def start(output: str | os.PathLike[str] | None = None, offload: bool = False) -
             return False
     elif wanted is not None:
         if not _loaded_here:
-            raise RuntimeError(f"the program was started under memlab and is recorded to {trace_path()}: leave output= out")
+            raise RuntimeError(f"the program was started under memlab and is recorded to {trace_path()}: leave out output=")
         _native.set_output(wanted)
     if os.environ.get("MEMLAB") == "0":
         _why_not = "memlab is switched off (MEMLAB=0): the tools return empty results"

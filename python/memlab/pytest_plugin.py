@@ -30,19 +30,19 @@ def _positive(text: str) -> int:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("memlab", "GPU memory of tests")
-    group.addoption("--memlab", action="store_true", help="print the tests that need most GPU memory")
-    group.addoption("--memlab-most", metavar="N", type=_positive, default=5, help="how many tests --memlab prints (5)")
+    group.addoption("--memlab", action="store_true", help="print the tests with the highest GPU memory")
+    group.addoption("--memlab-most", metavar="N", type=_positive, default=5, help="number of tests that --memlab prints (5)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "gpu_memory(limit, device=None): fails the test if it needs more GPU memory than limit, such as '2GiB', at its peak,"
-        " beyond what was allocated before it. device: which GPU; None: each of them.",
+        "gpu_memory(limit, device=None): fails the test if it needs more GPU memory than limit, such as '2GiB', at its "
+        "peak, beyond the memory allocated before it. device: index of the GPU; None: each GPU.",
     )
     config.addinivalue_line(
         "markers",
-        "gpu_leak(limit=0, device=None): fails the test if more GPU memory than limit is still allocated after it.",
+        "gpu_leak(limit=0, device=None): fails the test if it leaves more GPU memory allocated than limit.",
     )
     config.pluginmanager.register(_Gathered(config), "memlab-gathered")
 

@@ -122,7 +122,7 @@ class Tracker:
 
     def __repr__(self) -> str:
         if not self.active:  # Printing does not start a recording.
-            return f"<memlab.tracker: nothing is recorded: {self.why_not or 'call memlab.start()'}>"
+            return f"<memlab.tracker: no recording: {self.why_not or 'call memlab.start()'}>"
         size, totals = _native.format_size, self.totals()
         return (
             f"<memlab.tracker: {size(totals.allocated)} allocated, {size(totals.reserved)} reserved, "

@@ -54,7 +54,7 @@ class BigBatches:
             if base is BigBatches:
                 break
             if "training_step" in vars(base) and not issubclass(base, BigBatches):
-                raise TypeError(f"{cls.__name__}: put memlab.BigBatches before {base.__name__} among its bases")
+                raise TypeError(f"{cls.__name__}: put memlab.BigBatches before {base.__name__} in its bases")
 
     if TYPE_CHECKING:
         # Attributes of transformers.Trainer.
@@ -83,9 +83,9 @@ class BigBatches:
     def _check(self) -> None:
         kind = str(getattr(self.accelerator.distributed_type, "value", self.accelerator.distributed_type))
         if kind in ("DEEPSPEED", "FSDP", "MEGATRON_LM"):
-            raise RuntimeError(f"memlab.BigBatches does not work with {kind}: it has a backward of its own")
+            raise RuntimeError(f"memlab.BigBatches does not support {kind}, which has its own backward")
         if self.accelerator.num_processes > 1 and self.micro_batch is None:
-            raise RuntimeError("memlab.BigBatches on several processes: set micro_batch, the same for all of them")
+            raise RuntimeError("memlab.BigBatches on several processes: set micro_batch, to the same value in all")
 
 
 class _Losses(nn.Module):

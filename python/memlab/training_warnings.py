@@ -47,9 +47,7 @@ class GradientsNotZeroed(TrainingWarning):
     rule = "gradients-not-zeroed"
 
     def __init__(self) -> None:
-        super().__init__(
-            "backward adds to the gradients that the last step has used: call zero_grad() between step() and backward()"
-        )
+        super().__init__("backward adds to the gradients of the last step: call zero_grad() between step() and backward()")
 
 
 class StepWithoutBackward(TrainingWarning):
@@ -58,10 +56,7 @@ class StepWithoutBackward(TrainingWarning):
     rule = "step-without-backward"
 
     def __init__(self) -> None:
-        super().__init__(
-            "step() without gradients that are new since the last one: call backward() before, of a loss that leads back to "
-            "the outputs"
-        )
+        super().__init__("step() without new gradients: call backward() first, of a loss computed from the outputs")
 
 
 class LossFromDetachedOutputs(TrainingWarning):
@@ -71,7 +66,7 @@ class LossFromDetachedOutputs(TrainingWarning):
 
     def __init__(self) -> None:
         super().__init__(
-            "the loss does not lead back to the outputs of batch_(): compute it from these, not from copies without a graph "
+            "the loss does not lead back to the outputs of batch_(): compute it from them, not from copies without a graph "
             "(detach(), .data, numpy(), argmax(), no_grad())"
         )
 
@@ -82,7 +77,7 @@ class TrainingInEvalMode(TrainingWarning):
     rule = "training-in-eval-mode"
 
     def __init__(self) -> None:
-        super().__init__("the model is trained in evaluation mode, without dropout and the like: call model.train() before")
+        super().__init__("the model trains in evaluation mode, without dropout: call model.train() first")
 
 
 class ParametersWithoutGradient(TrainingWarning):

@@ -198,7 +198,7 @@ pub fn library_found() -> bool {
 /// OSError contains the reason of a failure.
 #[pyfunction]
 pub fn load_library(py: Python, path: &str) -> PyResult<()> {
-    let name = CString::new(path).map_err(|_| PyOSError::new_err("a path has no NUL"))?;
+    let name = CString::new(path).map_err(|_| PyOSError::new_err("a path must not contain NUL"))?;
     py.detach(|| {
         // SAFETY: a C string; the library's constructor is made to run in a running program.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
@@ -211,7 +211,7 @@ pub fn load_library(py: Python, path: &str) -> PyResult<()> {
     })?;
     match find() {
         Some(_) => Ok(()),
-        None => Err(PyOSError::new_err(format!("{path} is of another version of memlab"))),
+        None => Err(PyOSError::new_err(format!("{path} belongs to another version of memlab"))),
     }
 }
 
@@ -221,7 +221,7 @@ pub fn load_library(py: Python, path: &str) -> PyResult<()> {
 #[pyfunction]
 #[pyo3(signature = (path = None))]
 pub fn set_output(py: Python, path: Option<&str>) -> PyResult<()> {
-    let path = path.map(CString::new).transpose().map_err(|_| PyOSError::new_err("a path has no NUL"))?;
+    let path = path.map(CString::new).transpose().map_err(|_| PyOSError::new_err("a path must not contain NUL"))?;
     let path = path.as_deref();
     request(py, |library, error, size| {
         let path = path.map_or(ptr::null(), CStr::as_ptr);

@@ -59,7 +59,7 @@ impl OffloadStream {
     fn save(&self, address: u64, nbytes: u64, stream: u64) -> PyResult<HostCopy> {
         // SAFETY: the caller, the rest of the package, keeps the storage until a stream waits for the copy.
         let copy = unsafe { self.get()?.save(address, nbytes, Stream(stream)) }.map_err(raised)?;
-        let inner = copy.ok_or_else(|| PyMemoryError::new_err("there is no place on the host: call grow"))?;
+        let inner = copy.ok_or_else(|| PyMemoryError::new_err("no room on the host: call grow"))?;
         Ok(HostCopy { inner })
     }
 

@@ -166,7 +166,7 @@ def test_a_model_that_remembers_is_refused():
     torch.manual_seed(0)
     model = Remembering(7, CLASSES)
     # THEN replay reports it before any wrong gradient exists
-    with pytest.raises(RuntimeError, match="gives other outputs when the same samples"):
+    with pytest.raises(RuntimeError, match="returned other outputs for the same samples"):
         package.accumulate(model, IMAGES, contrastive, micro_batch=5)
     assert model.weight.grad is None
 
@@ -421,7 +421,7 @@ def test_a_models_own_loss_that_is_no_mean_is_refused():
             return {"loss": contrastive(self.inner(x)).exp()}
 
     model = Contrasting()
-    with pytest.raises(ValueError, match="own loss is no mean over samples"):
+    with pytest.raises(ValueError, match="own loss is neither a mean over samples"):
         package.accumulate(model, {"x": IMAGES}, micro_batch=4)
     with pytest.raises(ValueError, match="returns a Tensor without a loss"):
         package.accumulate(model.inner, IMAGES, micro_batch=4)
@@ -515,7 +515,7 @@ def test_replay_cannot_halve_what_has_drawn_random_numbers():
 
     model = Drawing(3)
     # THEN smaller micro-batches would draw other masks, so an error is raised
-    with pytest.raises(torch.OutOfMemoryError, match="next batch is computed in pieces of 3"):
+    with pytest.raises(torch.OutOfMemoryError, match="next batch is computed in micro-batches of 3"):
         package.accumulate(model, IMAGES, contrastive, micro_batch=6)
 
 
@@ -590,9 +590,9 @@ def test_ranks_that_have_shards(memlab):
         assert max(output["errors"].values()) <= 1e-13, output["errors"]
         assert set(output["averaged"].values()) == {3}
         few, batchnorm, iterable = output["refused"]
-        assert "a rank has 8 samples, and another has 13 pieces" in few
+        assert "a rank has 8 samples, but another has 13 micro-batches" in few
         assert "1 is a BatchNorm1d in training" in batchnorm and "batchnorm='frozen'" in batchnorm
-        assert "an iterable does not say how many" in iterable
+        assert "the length of an iterable is unknown" in iterable
 
 
 def test_the_older_fsdp_is_refused():

@@ -200,7 +200,7 @@ def test_a_models_own_loss():
     expected = loss.detach(), torch.autograd.grad(loss, list(model.parameters()))
     given = ({"x": IMAGES[part], "labels": SOME_IGNORED[part]} for part in rows([4, 1, 6, 2]))
     assert difference(model, package.accumulate(model, given, micro_batch=3), expected) <= 1e-13
-    with pytest.raises(ValueError, match="the first piece has one sample"):
+    with pytest.raises(ValueError, match="the first micro-batch has one sample"):
         package.accumulate(model, ({"x": IMAGES[part], "labels": SOME_IGNORED[part]} for part in rows([1, 12])))
 
 
@@ -239,7 +239,7 @@ def test_an_iterable_that_fills_one_buffer_is_refused():
         for value in (1.0, 2.0):
             yield buffer.fill_(value), torch.zeros(4, 2)
 
-    with pytest.raises(RuntimeError, match="has written into a piece that it gave before"):
+    with pytest.raises(RuntimeError, match="has overwritten a micro-batch before it was computed"):
         package.accumulate(model, pieces(), nn.MSELoss())
     assert model.weight.grad is None
 
@@ -249,11 +249,18 @@ def test_unsupported_iterables_are_refused():
     normalised = nn.Sequential(nn.Linear(7, CLASSES), nn.BatchNorm1d(CLASSES))
     shuffled = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(IMAGES), batch_size=4, shuffle=True)
     cases = [
-        (RuntimeError, "needs the pieces twice, and a generator gives", model, pieces(IMAGES, None, [13]), contrastive, {}),
+        (
+            RuntimeError,
+            "needs the micro-batches twice, but a generator yields",
+            model,
+            pieces(IMAGES, None, [13]),
+            contrastive,
+            {},
+        ),
         (RuntimeError, "1 is a BatchNorm1d in training", normalised, pieces(IMAGES, VALUES, [13]), nn.MSELoss(), {}),
-        (RuntimeError, "gives others the second time", model, shuffled, contrastive, {}),
+        (RuntimeError, "the iterable yielded other micro-batches", model, shuffled, contrastive, {}),
         (ValueError, "leave targets out", model, pieces(IMAGES, None, [13]), nn.MSELoss(), {"targets": VALUES}),
-        (ValueError, "the iterable gives no pieces", model, iter([]), nn.MSELoss(), {}),
+        (ValueError, "the iterable yields nothing", model, iter([]), nn.MSELoss(), {}),
         (ValueError, "detach", model, iter([(IMAGES.clone().requires_grad_(), VALUES)]), nn.MSELoss(), {}),
     ]
     for kind, message, given, inputs, loss_fn, more in cases:

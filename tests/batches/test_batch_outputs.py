@@ -74,7 +74,7 @@ def test_gradients_of_gradients_are_refused(make):
     model, images = make(CLASSES), IMAGES.clone().requires_grad_()
     outputs = in_pieces(model)(images)
     # THEN it is refused, also where the incoming gradient has no graph, and no gradient was added
-    with pytest.raises(RuntimeError, match="gradients of gradients, as of a gradient penalty"):
+    with pytest.raises(RuntimeError, match="gradients of gradients, as for a gradient penalty"):
         torch.autograd.grad(outputs.sum(), images, create_graph=True)
     assert all(one.grad is None for one in model.parameters())
 
@@ -129,7 +129,7 @@ def test_writing_to_outputs_does_not_hide_a_model_that_remembers():
     torch.manual_seed(0)
     model = Remembering(7, CLASSES)
     # THEN backward raises an error
-    with pytest.raises(RuntimeError, match="gives other outputs when the same samples"):
+    with pytest.raises(RuntimeError, match="returned other outputs for the same samples"):
         contrastive(in_pieces(model, 5)(IMAGES).mul_(2)).backward()
 
 

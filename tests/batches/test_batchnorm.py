@@ -188,22 +188,22 @@ def test_the_plan_marks_a_strategy_and_gives_the_reason():
     # GIVEN models and losses of several kinds, WHEN the plan is printed, THEN it marks a way and gives the reason
     plain, loss = nn.Linear(3, 2), nn.CrossEntropyLoss()
     assert str(package.InfinityBatch(plain, criterion=loss).plan) == (
-        "→ micro-batches  each piece forward and backward, weighted by its part of the mean\n"
-        "  replay         all pieces forward, the loss of all outputs, each piece forward again and backward\n"
-        "  whole batch    one forward, its activations off the GPU as far as they do not fit\n"
-        "  lockstep       pieces in threads, which meet at each BatchNorm\n"
+        "→ micro-batches  each micro-batch forward and backward, weighted by its part of the mean\n"
+        "  replay         all micro-batches forward, the loss of all outputs, each one forward again and backward\n"
+        "  whole batch    one forward; activations that do not fit leave the GPU\n"
+        "  lockstep       micro-batches in threads, which wait for each other at each BatchNorm\n"
         "\n"
         "micro-batches: CrossEntropyLoss is a mean or a sum over samples\n"
-        "not replay: it would run each forward twice\n"
-        "not whole batch, lockstep: no layer is to have statistics of all samples\n"
-        "pieces: the whole batch, as on any CPU without micro_batch"
+        "not replay: each forward would run twice\n"
+        "not whole batch, lockstep: no layer needs statistics of all samples\n"
+        "micro-batch size: the whole batch; a CPU has no limit without micro_batch"
     )
     cut = package.InfinityBatch(normalised(), criterion=loss, micro_batch=7).plan
-    assert "not whole batch: micro_batch asks for pieces" in str(cut) and str(cut).endswith(
-        "pieces: 7 samples (micro_batch), a remainder fewer"
+    assert "not whole batch: micro_batch asks for micro-batches" in str(cut) and str(cut).endswith(
+        "micro-batch size: 7 samples (micro_batch); a remainder has fewer"
     )
     assert "→ replay" in str(package.InfinityBatch(plain, criterion=contrastive).plan)
-    assert "contrastive is no criterion of PyTorch's" in str(package.InfinityBatch(plain, criterion=contrastive).plan)
+    assert "contrastive is not a PyTorch criterion" in str(package.InfinityBatch(plain, criterion=contrastive).plan)
     whole = package.InfinityBatch(normalised(), criterion=loss).plan
     assert whole.name == "whole batch" and "1 is a BatchNorm1d in training" in whole.reason
     assert package.InfinityBatch(normalised(), criterion=loss, batchnorm="ghost").plan.batchnorm == "ghost"

@@ -75,7 +75,7 @@ def test_nothing_fits_on_the_gpu():
     # THEN the error names the batch size that fits, and the limit that suffices
     assert str(caught.value) == (
         "a batch of 4 (one_read_count) does not fit into 120 MiB: 140 MiB would be enough; "
-        "with one_read_count=2 120 MiB would do"
+        "one_read_count=2 would fit in 120 MiB"
     )
     # AND likewise if not even the parameters fit
     with pytest.raises(memlab.NotEnoughGPURam, match=r"does not fit into 50\.0 MiB: 110 MiB would be enough$"):
@@ -84,7 +84,7 @@ def test_nothing_fits_on_the_gpu():
 
 def test_nothing_fits_in_host_memory():
     # GIVEN a limit at which the seed divided by zero; THEN the error names a sufficient one
-    with pytest.raises(memlab.NotEnoughCPURam, match="feeding batches of 2 takes 456 KiB") as caught:
+    with pytest.raises(memlab.NotEnoughCPURam, match="feeding batches of 2 needs 456 KiB") as caught:
         config(cpu="64KiB", one_read_count=2)
     assert isinstance(caught.value, MemoryError)
     # AND that one suffices
@@ -108,7 +108,7 @@ def test_types():
     for dtype, expected in ((torch.uint8, np.uint8), ("float16", np.float16), (float, np.float64), (torch.bool, np.bool_)):
         assert config(input_dtype=dtype).inputs.dtype == expected
     # THEN the error for a type that NumPy lacks suggests a fix
-    with pytest.raises(TypeError, match=r"convert_input=torch\.bfloat16, which converts on the device"):
+    with pytest.raises(TypeError, match=r"convert_input=torch\.bfloat16 to the Feeder, which converts on the device"):
         config(input_dtype=torch.bfloat16)
     with pytest.raises(TypeError, match="must be a type of fixed size"):
         config(input_dtype=object)
@@ -120,7 +120,7 @@ def test_types():
         ({"cpu": "2G"}, ValueError, "2G"),
         ({"cpu": None}, TypeError, "cpu_memory_limit=None: must be a number of bytes"),
         ({"gpu": -1}, ValueError, "gpu_memory_limit=-1: must be 0 or more"),
-        ({"gpu": None}, ValueError, "give gpu_memory_limit or card"),
+        ({"gpu": None}, ValueError, "pass gpu_memory_limit or card"),
         ({"samples": 1.5}, TypeError, "total_sample_count=1.5: must be an int"),
         ({"one_read_count": 0}, ValueError, "one_read_count=0: must be 1 or more"),
         ({"workers": -1}, ValueError, "workers=-1: must be 0 or more"),

@@ -15,9 +15,9 @@ from waiting import wait_until
 def test_a_state_of_something_else():
     # GIVEN the state of a feeder; WHEN one with other samples or another order loads it, THEN it refuses
     state = feeder_of([1, 2, 3]).state_dict()
-    with pytest.raises(ValueError, match="samples=3, and this feeder 4"):
+    with pytest.raises(ValueError, match="samples=3, but this feeder 4"):
         feeder_of([1, 2, 3, 4]).load_state_dict(state)
-    with pytest.raises(ValueError, match="shuffle=False, and this feeder True"):
+    with pytest.raises(ValueError, match="shuffle=False, but this feeder True"):
         feeder_of([1, 2, 3], shuffle=True).load_state_dict(state)
 
 
@@ -100,9 +100,9 @@ def test_the_epoch_before():
     [
         (lambda number: [], "yields 0 variations; one_read_count is 1"),
         (lambda number: [np.zeros(2)] * 2, "yields more than one_read_count=1 variations"),
-        (lambda number: [np.zeros(3)], r"has shape \(3,\); the Config says \(2,\)"),
-        (lambda number: [np.zeros(2, complex)], "is complex128; the Config says float64"),
-        (lambda number: 5, "gives int; must be a generator"),
+        (lambda number: [np.zeros(3)], r"has shape \(3,\); the Config has \(2,\)"),
+        (lambda number: [np.zeros(2, complex)], "is complex128, which cannot be converted to the Config's float64"),
+        (lambda number: 5, "returns int; must be a generator"),
     ],
 )
 def test_samples_that_are_wrong(read, message):
@@ -137,13 +137,13 @@ def test_functions_applied_to_batches():
 
 def test_arguments():
     # GIVEN invalid arguments; THEN the error names valid ones
-    with pytest.raises(ValueError, match="input_list has 2 identities; the Config says total_sample_count=3"):
+    with pytest.raises(ValueError, match="input_list has 2 identities, but the Config has total_sample_count=3"):
         memlab.Feeder(config(3, 1), [1, 2], [1, 2], readers.read, readers.label)
     with pytest.raises(ValueError, match="rank=2: must be from 0 to world_size - 1, which is 1"):
         feeder_of([1], rank=2, world_size=2)
-    with pytest.raises(ValueError, match="convert on the device: give one"):
+    with pytest.raises(ValueError, match="convert on the device: pass one"):
         feeder_of([1], convert_input=torch.float32)
     with pytest.raises(RuntimeError, match="PyTorch finds no CUDA device here"):
         feeder_of([1], device="cuda")
-    with pytest.raises(TypeError, match="give functions of a module, or processes=False"):
+    with pytest.raises(TypeError, match="use functions of a module, or processes=False"):
         iter(feeder_of([1], read=lambda number: [], workers=1, processes=True))

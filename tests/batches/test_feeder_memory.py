@@ -111,6 +111,6 @@ def test_a_sample_larger_than_configured():
         return memlab.Feeder(config, range(3), range(3), lambda number: [np.zeros(100_000)], lambda number: [number])
 
     # WHEN the limit leaves no room for it, THEN the error names a sufficient limit
-    with pytest.raises(memlab.NotEnoughCPURam, match=r"a sample takes 781 KiB when it is read, .* at least 1.09 MiB more"):
+    with pytest.raises(memlab.NotEnoughCPURam, match=r"reading a sample of 781 KiB needs .* at least 1.09 MiB more"):
         next(iter(feeder_of("900KiB")))
     assert len(list(feeder_of("2100KiB"))) == 3

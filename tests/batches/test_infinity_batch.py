@@ -148,7 +148,7 @@ def test_batches_that_come_in_pieces(loss_fn):
     ib.dataloader = whole
     assert evaluated == pytest.approx(ib.evaluate())
     ib.dataloader = [Pieces(*batch) for batch in whole]
-    with pytest.raises(RuntimeError, match="this one comes in pieces: train by epochs"):
+    with pytest.raises(RuntimeError, match="this one comes in micro-batches: train by epochs"):
         for _ in ib.dataloader:
             ib.batch_()
 
@@ -212,7 +212,7 @@ def test_errors_name_missing_parts():
         ib.batch_()
     with pytest.raises(RuntimeError, match=r"loss\(\) needs outputs"):
         ib.loss()
-    with pytest.raises(TypeError, match="gives a Tensor"):
+    with pytest.raises(TypeError, match="yields a Tensor"):
         ib.dataloader = [torch.zeros(3, 1, 8, 8)]
         ib.epoch()
 
@@ -246,7 +246,7 @@ def test_an_empty_dataloader_is_reported(capsys):
     # GIVEN an empty dataloader; THEN training warns instead of failing
     ib, _ = training()
     ib.dataloader = DataLoader(TensorDataset(torch.zeros(0, 1, 8, 8), torch.zeros(0)), batch_size=4)
-    with pytest.warns(UserWarning, match="gave no batch"):
+    with pytest.warns(UserWarning, match="yielded no batch"):
         ib.epoch()
     # AND an epoch with batches prints one line
     ib.dataloader, ib.verbose = DataLoader(digits(), batch_size=20), True

@@ -103,7 +103,7 @@ def test_a_phase_trains_its_model_only():
 
 def test_a_phase_is_to_be_chosen():
     ib, _ = training()
-    with pytest.raises(ValueError, match="no phase 'd': there is one model"), ib.phase("d"):
+    with pytest.raises(ValueError, match="no phase 'd': this InfinityBatch has one model"), ib.phase("d"):
         pass
     ib.model = {"g": Reader(), "d": Reader()}
     for use in (ib.epoch, ib.batch_, ib.loss, ib.backward, ib.step, ib.zero_grad, ib.parameters_table):

@@ -148,7 +148,7 @@ def test_callbacks_that_would_never_be_called_are_refused():
 
     with pytest.raises(TypeError, match="Misspelt has on_epochs: did you mean on_epoch"):
         ib.callbacks = [Misspelt()]
-    with pytest.raises(TypeError, match="object has none of the methods that are called: on_micro_batch, "):
+    with pytest.raises(TypeError, match="object has no method for any event: on_micro_batch, "):
         package.InfinityBatch(callbacks=[object()])
     # AND the result is the same however callbacks are added
     listener = Listener("epoch", 0)
@@ -289,7 +289,7 @@ def test_a_temporary_folder_is_removed():
     assert not folder.exists() and ib.inputs == [] and ib.keep_nbytes == 1 << 20
     with pytest.raises(ValueError, match="keep_nbytes=-1"):
         package.InfinityBatch(keep_nbytes=-1)
-    with pytest.raises(ValueError, match='keep_folder is for keep="disk"'):
+    with pytest.raises(ValueError, match='keep_folder needs keep="disk"'):
         package.InfinityBatch(keep_folder="kept")
 
 

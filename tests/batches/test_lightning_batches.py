@@ -171,14 +171,14 @@ def test_inexact_uses_are_refused():
             return self.loss(self.layers(batch["images"]), batch["labels"])
 
     cases = [
-        (Coupled, {}, ValueError, r"own loss is no mean over samples.*big_batches_callback\(loss='coupled'\)"),
-        (Extra, {}, ValueError, "returns 'outputs', which pieces have not"),
+        (Coupled, {}, ValueError, r"own loss is neither a mean over samples.*big_batches_callback\(loss='coupled'\)"),
+        (Extra, {}, ValueError, "returns 'outputs', which micro-batches cannot compute"),
         (Manual, {}, RuntimeError, "automatic_optimization.*: call memlab.accumulate"),
         (
             Normalised,
             {},
             RuntimeError,
-            "4 is a BatchNorm1d in training.* batchnorm='frozen' keeps its statistics, 'ghost' takes",
+            "4 is a BatchNorm1d in training.* batchnorm='frozen' keeps its statistics, 'ghost' uses",
         ),
         (Past, {"loss": "coupled"}, RuntimeError, r"does not call self\(…\)"),
     ]
@@ -187,10 +187,10 @@ def test_inexact_uses_are_refused():
             trained(kind, [package.big_batches_callback(4, **arguments)])
     with pytest.raises(ValueError, match="loss='sum'"):
         package.big_batches_callback(loss="sum")
-    with pytest.raises(ValueError, match="weight is for"):
+    with pytest.raises(ValueError, match="weight needs"):
         package.big_batches_callback(loss="coupled", weight=len)
     # AND several devices
-    with pytest.raises(RuntimeError, match="for one device, and this is a DDPStrategy"):
+    with pytest.raises(RuntimeError, match="supports one device, but this is a DDPStrategy"):
         trainer = lightning.Trainer(accelerator="cpu", devices=2, strategy="ddp", logger=False, enable_checkpointing=False)
         package.big_batches_callback(4).on_train_start(trainer, Model())
 

@@ -513,9 +513,7 @@ def test_micro_batches_that_go_different_ways_are_refused(way):
     # GIVEN a model that runs other layers for other samples; THEN an explanatory error refuses it, and the model is
     # unchanged
     model = Wayward(way)
-    with pytest.raises(
-        RuntimeError, match=r"samples 0 to 4 went on to .*, but samples 10 to 12 to .*depends on the samples"
-    ):
+    with pytest.raises(RuntimeError, match=r"samples 0 to 4 went on to .*, but samples 10 to 12 to .*depend on the samples"):
         lockstep(model, VECTORS, 5).run(lambda outputs: outputs.square().mean())
     assert model.norm.num_batches_tracked == 0 and not model.norm.running_mean.any()
 

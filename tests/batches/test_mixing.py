@@ -68,7 +68,7 @@ def test_models_whose_samples_meet_are_refused(between, size):
         model = Around(between())
         # THEN it is refused, each time, before gradients exist
         for _ in range(2):
-            with pytest.raises(RuntimeError, match="depend on which others are in its batch"):
+            with pytest.raises(RuntimeError, match="depend on the other samples of its batch"):
                 list(ways(model, size))[index]()
         assert all(one.grad is None for one in model.parameters())
     # AND a full batch is not
@@ -78,7 +78,7 @@ def test_models_whose_samples_meet_are_refused(between, size):
 def test_beside_batchnorm():
     # GIVEN BatchNorm, which lockstep computes exactly, and a mean over samples, which it does not
     model = nn.Sequential(nn.BatchNorm1d(7), Around(without_mean))
-    with pytest.raises(RuntimeError, match="depend on which others"):
+    with pytest.raises(RuntimeError, match="depend on the other samples"):
         package.accumulate(model, IMAGES, CRITERION, targets=LABELS, micro_batch=4)
     assert torch.equal(model[0].running_mean, torch.zeros(7)) and model[0].num_batches_tracked == 0
 
@@ -86,13 +86,13 @@ def test_beside_batchnorm():
 def test_inexact_gradients_are_warned_about_once():
     # GIVEN exact=False; WHEN a model mixes samples; THEN it runs, with one warning
     model = Around(without_mean)
-    with pytest.warns(UserWarning, match="not exact: the model's outputs for a sample depend on which others"):
+    with pytest.warns(UserWarning, match="not exact: the model's outputs for a sample depend on the other samples"):
         package.accumulate(model, IMAGES, CRITERION, targets=LABELS, micro_batch=4, exact=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         package.accumulate(model, IMAGES, CRITERION, targets=LABELS, micro_batch=4, exact=False)
     # AND without exact=False it is refused again
-    with pytest.raises(RuntimeError, match="depend on which others"):
+    with pytest.raises(RuntimeError, match="depend on the other samples"):
         package.accumulate(model, IMAGES, CRITERION, targets=LABELS, micro_batch=4)
 
 
@@ -149,7 +149,7 @@ def test_outputs_and_inputs_that_cannot_be_cut_are_named():
     # THEN each is refused by name, with a fix
     with pytest.raises(ValueError, match=r"'logit_scale' is a tensor of shape .*leave it out of the outputs"):
         package.accumulate(Scaled(), IMAGES, lambda outputs: outputs["logits"].logsumexp(1).mean(), micro_batch=4)
-    with pytest.raises(ValueError, match=r"the argument 'x' is a list of tensors.*make the list of it"):
+    with pytest.raises(ValueError, match=r"the argument 'x' is a list of tensors.*split it in the model's forward"):
         package.accumulate(pictured, {"x": images}, CRITERION, targets=LABELS[:3], micro_batch=1)
     with pytest.raises(ValueError, match=r"the argument 'x' is a PackedSequence.*pack_padded_sequence"):
         package.accumulate(Around(nn.Identity()), {"x": packed}, CRITERION, targets=LABELS[:2], micro_batch=1)
@@ -197,7 +197,7 @@ class Balanced(nn.Module):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_a_balance_of_experts_is_seen_in_its_gradients(dtype):
     model = Balanced().to(dtype)
-    with pytest.raises(ValueError, match="or its gradients are none, as with a loss that balances experts"):
+    with pytest.raises(ValueError, match="or its gradients are not, as with a loss that balances experts"):
         package.accumulate(model, {"x": IMAGES.to(dtype), "labels": LABELS}, micro_batch=1)
     assert all(one.grad is None for one in model.parameters())
 
@@ -251,7 +251,7 @@ def test_compiled_models_are_tried_too(compiled):
     # GIVEN a model that is compiled, in whole or in part; WHEN its samples mix; THEN it is refused
     model = Around(without_mean)
     model.first = torch.compile(model.first, backend="eager")
-    with pytest.raises(RuntimeError, match="depend on which others"):
+    with pytest.raises(RuntimeError, match="depend on the other samples"):
         package.accumulate(compiled(model), IMAGES, CRITERION, targets=LABELS, micro_batch=4)
     # AND if they do not, micro-batches give full-batch gradients
     ours, theirs = Around(nn.Identity()).eval(), Around(nn.Identity()).eval()

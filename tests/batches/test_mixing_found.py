@@ -92,7 +92,7 @@ def test_samples_that_meet_are_found_or_make_no_difference(kind, dtype):
             # THEN it is refused, or gradients equal the full batch's, up to rounding
             assert both(model, inputs, labels, 4) <= allowed * rounding, (kind, strength)
         except RuntimeError as error:
-            assert "depend on which others are in its batch" in str(error)
+            assert "depend on the other samples of its batch" in str(error)
             refused.append(strength)
     # AND only mixing above rounding is refused
     assert 1.0 in refused

@@ -98,10 +98,10 @@ def test_unsupported_trainers_are_refused(tmp_path):
 
     trainer = InPieces.__new__(InPieces)
     trainer.accelerator, trainer.micro_batch = Accelerator(), None
-    with pytest.raises(RuntimeError, match="set micro_batch, the same for all"):
+    with pytest.raises(RuntimeError, match="set micro_batch, to the same value in all"):
         trainer.training_step(nn.Linear(1, 1), {})
     trainer.accelerator.distributed_type = "DEEPSPEED"
-    with pytest.raises(RuntimeError, match="does not work with DEEPSPEED"):
+    with pytest.raises(RuntimeError, match="does not support DEEPSPEED"):
         trainer.training_step(nn.Linear(1, 1), {})
 
 

@@ -30,7 +30,7 @@ def test_gradients_are_those_of_the_whole_batch_or_refused(answer):
     found = answer("wrong_gradients.py")
     # THEN the first are split with their rows and give the gradients of the full batch, AND the others are refused
     assert found["lengths as a list"] < 1e-5
-    assert "depend on which others are in its batch" in found["time first"]
+    assert "depend on the other samples of its batch" in found["time first"]
     assert "balances experts" in found["balanced experts"]
 
 

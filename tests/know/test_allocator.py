@@ -220,7 +220,7 @@ def test_other_files_than_snapshots_are_refused(memlab, tmp_path):
         ("list.pickle", pickle.dumps([1]), "not a snapshot"),
         ("bare.pickle", pickle.dumps({"device_traces": [[]]}), "no history"),
         ("keyless.pickle", pickle.dumps({"device_traces": [[{"action": "alloc"}]]}), "KeyError: 'size'"),
-        ("typeless.pickle", pickle.dumps({"device_traces": 7}), "not as PyTorch writes it: TypeError"),
+        ("typeless.pickle", pickle.dumps({"device_traces": 7}), "use one of torch.cuda.memory._dump_snapshot: TypeError"),
         ("lines.pickle", b"cos\n\x1b[31msystem\n.", "it has a os. [31msystem"),
     ]:
         (tmp_path / name).write_bytes(content)

@@ -174,7 +174,7 @@ def test_inspect_takes_lengths(memlab):
         ({"lengths": []}, "one number for each step"),
         ({"lengths": [8, 0]}, "one number for each step"),
         ({"lengths": [8], "batch": torch.zeros(4)}, "pass length_dim="),
-        ({"lengths": [8], "length_dim": 0}, "that is batch_dim"),
+        ({"lengths": [8], "length_dim": 0}, "must differ from batch_dim"),
     ],
 )
 def test_wrong_lengths(options, said):

@@ -17,7 +17,7 @@ def test_offload_waits_for_a_capture(memlab):
         wait_until(lambda: is_waiting(program))
         # THEN the capture continues and can end
         program.do("call('cuMemsetD8Async', a.address, 7, PAGE, stream)")
-        assert "another operation (offload) is under way" in program.refuse("restore")
+        assert "another operation (offload) is running" in program.refuse("restore")
         for _ in range(20):
             assert program.move["state"] == "offloading"
         program.send("graph = end_capture(stream)")

@@ -37,10 +37,10 @@ def test_too_little_host_memory(memlab):
     ("failing", "says"),
     [
         ("cuMemHostRegister:2@1", "did not pin"),
-        ("cuCtxSynchronize:700@1", "could not be waited for (CUDA_ERROR_ILLEGAL_ADDRESS)"),
+        ("cuCtxSynchronize:700@1", "waiting for the program's GPU work failed (CUDA_ERROR_ILLEGAL_ADDRESS)"),
         ("cuStreamCreate:2@1", "copying to host memory failed (CUDA_ERROR_OUT_OF_MEMORY): nothing was moved"),
         ("cuMemcpyDtoHAsync_v2:1@3", "copying to host memory failed (CUDA_ERROR_INVALID_VALUE): nothing was moved"),
-        ("cuMemUnmap:1", "did not let go"),
+        ("cuMemUnmap:1", "did not release"),
     ],
 )
 def test_an_offload_that_fails_changes_nothing(memlab, failing, says):
@@ -127,7 +127,7 @@ def test_memory_that_cannot_be_unmapped_stays(memlab, nth):
     with Console(memlab, env={"SIMGPU_FAIL": f"cuMemUnmap:1@{nth}"}) as program:
         movable(program)
         # THEN the rest is moved, and a note names the unmoved part
-        assert "did not let go of" in program.succeed("offload")["note"]
+        assert "did not release" in program.succeed("offload")["note"]
         assert 0 < program.move["device_bytes"] <= program.move["host_bytes"]
         program.succeed("restore")
         # AND every mapping is valid again after a restore
@@ -145,16 +145,16 @@ def test_work_that_outlasts_the_timeout(memlab):
     with Console(memlab, preload=False, env=stuck) as program:
         program.do("a = allocate(PAGE)")
         # THEN an offload is rolled back at its timeout, and the program continues
-        assert "did not come to its end in time" in program.fail("offload", timeout_ms=100)
+        assert "did not end in time" in program.fail("offload", timeout_ms=100)
         program.do("check()", "a.write()", "check()")
-        assert "of an earlier try has still not come to its end" in program.fail("offload", timeout_ms=100)
+        assert "of an earlier attempt is still running" in program.fail("offload", timeout_ms=100)
         program.do("check()")
         # AND one succeeds after the work has ended
         until.touch()
 
         def is_offloaded():
             operation = program.run("offload")
-            assert operation["phase"] == "done" or "of an earlier try" in operation["error"], operation
+            assert operation["phase"] == "done" or "of an earlier attempt" in operation["error"], operation
             return operation["phase"] == "done"
 
         wait_until(is_offloaded)
@@ -162,8 +162,8 @@ def test_work_that_outlasts_the_timeout(memlab):
     # AND if the work never ends, the program can still end
     with Console(memlab, env={"SIMGPU_HANG_SYNC": "1"}) as program:
         program.do("a = allocate(PAGE)")
-        assert "did not come to its end in time" in program.fail("offload", timeout_ms=50)
-        assert "of an earlier try" in program.fail("offload", timeout_ms=50)
+        assert "did not end in time" in program.fail("offload", timeout_ms=50)
+        assert "of an earlier attempt" in program.fail("offload", timeout_ms=50)
         program.do("check()")
         program.end()
 
@@ -182,7 +182,7 @@ def test_a_failed_restore_can_be_repeated(memlab, function, nth):
         assert operation["phase"] == "failed"
         assert program.move["state"] == "offloaded"
         assert (program.move["device_bytes"], program.move["host_bytes"]) == (0, size)
-        assert "offloaded already" in program.refuse("offload")
+        assert "already offloaded" in program.refuse("offload")
         # AND the next restore succeeds
         program.succeed("restore")
         is_right(program)

@@ -38,7 +38,7 @@ def test_other_users_are_refused(memlab):
         program.runtime.chmod(0o755)
         program.socket.parent.chmod(0o755)
         program.socket.chmod(0o777)
-        assert json.loads(as_another()) == {"ok": False, "error": "only the owner of the process may ask"}
+        assert json.loads(as_another()) == {"ok": False, "error": "only the owner of the process may send requests"}
         assert program.move["operation"] is None
         program.end()
 

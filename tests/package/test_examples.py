@@ -125,8 +125,8 @@ def test_wrong_arguments_raise_once():
     "name, python, torch, needed",
     [
         ("page", (3, 9, 18), "2.15.0", "memlab.page needs CPython 3.10 or newer"),
-        ("page", (3, 11, 7), "2.4.1+cu121", "memlab.page needs PyTorch 2.6 or newer, and 2.4.1+cu121 is installed"),
-        ("MemReporter", (3, 11, 7), "2.1.2", "memlab.MemReporter needs PyTorch 2.4 or newer, and 2.1.2 is installed"),
+        ("page", (3, 11, 7), "2.4.1+cu121", "memlab.page needs PyTorch 2.6 or newer; 2.4.1+cu121 is installed"),
+        ("MemReporter", (3, 11, 7), "2.1.2", "memlab.MemReporter needs PyTorch 2.4 or newer; 2.1.2 is installed"),
     ],
 )
 def test_old_versions_are_refused_by_name(monkeypatch, name, python, torch, needed):

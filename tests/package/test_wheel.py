@@ -205,7 +205,7 @@ def test_the_command_is_missing(memlab, installed, tmp_path):
     (tmp_path / "memlab" / "bin" / "memlab").write_text("")
     done = subprocess.run(command, cwd=memlab.folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 126
-    assert re.fullmatch(r"memlab: \S+/memlab/bin/memlab cannot be started: Permission denied: .*\n", done.stderr)
+    assert re.fullmatch(r"memlab: cannot start \S+/memlab/bin/memlab: Permission denied: .*\n", done.stderr)
 
 
 def test_programs_run_as_without_memlab(memlab, installed):

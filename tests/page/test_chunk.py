@@ -79,7 +79,7 @@ def test_activations_get_the_type_of_each_part():
 
 def test_errors():
     model = memlab.chunk(mlp(), "cpu")
-    with pytest.raises(RuntimeError, match="paged or chunked already"):
+    with pytest.raises(RuntimeError, match="already paged or chunked"):
         memlab.chunk(model, "cpu")
     with pytest.raises(RuntimeError, match=r"chunked by memlab.*cannot be moved"):
         model.double()

@@ -157,8 +157,8 @@ def test_buffers_count_for_the_budget():
     assert plan.device_bytes <= 82 << 10
     # AND the error names the buffers if no layer fits beside them, or if the buffers themselves do not fit
     for budget, said in (
-        ("48KiB", r"takes 16\.5 KiB, and weights may take 16\.0 KiB"),
-        ("20KiB", r"buffers, takes 32\.0 KiB"),
+        ("48KiB", r"needs 16\.5 KiB, but only 16\.0 KiB may be used"),
+        ("20KiB", r"buffers, need 32\.0 KiB"),
     ):
         with pytest.raises(ValueError, match=rf"budget of {budget[:2]}\.0 KiB is too small: .*{said}"):
             call(paged(buffered(), budget=budget, max_layer_size=1), (torch.ones(3, 64),))
@@ -516,7 +516,7 @@ def test_the_plan_as_text(monkeypatch):
     assert (plan.predicted_ms, plan.achieved_ms) == (6.0, 5.0)
     assert plan.gigabytes_per_second == pytest.approx(6 * layer / 0.005 / 1e9)
     text = str(plan)
-    assert text.startswith("paged on cpu: settled\n  ring          33.0 KiB  99.0 KiB come through it per forward\n")
+    assert text.startswith("paged on cpu: settled\n  ring          33.0 KiB  99.0 KiB copied through it per forward\n")
     assert "  bus           1.0 GB/s\n" in text
     assert "  forward        6.00 ms  predicted (compute 6.00 ms, floor 6.00 ms), 5.00 ms achieved\n" in text
     assert "  0      16.5 KiB     1.00 ms  ring\n" in text

@@ -391,11 +391,11 @@ def test_one_device_in_the_list_is_that_device():
 @pytest.mark.parametrize(
     ("devices", "options", "message"),
     [
-        (["cpu:0", "cpu:0"], {}, "cpu:0 is there twice"),
+        (["cpu:0", "cpu:0"], {}, "cpu:0 is named twice"),
         ([], {}, "must be a device"),
         (TWO, {"budget": ["1MiB"]}, "one for each of the 2 devices"),
         (TWO, {"budget": {"cpu:3": "1MiB"}}, "budget names cpu:3"),
-        (TWO, {"micro_batch": 2}, "give one device"),
+        (TWO, {"micro_batch": 2}, "pass one device"),
         (TWO, {"budget": ["1MiB", "much"]}, "much"),
     ],
 )
@@ -409,7 +409,7 @@ def test_wrong_arguments(devices, options, message):
 def test_tensors_that_are_no_plain_memory_are_refused():
     model = mlp()
     model[2].register_buffer("mask", torch.eye(64).to_sparse())
-    with pytest.raises(ValueError, match=r"2.mask is no plain memory .* page the model to one device"):
+    with pytest.raises(ValueError, match=r"2.mask is not plain memory .* page the model to one device"):
         spread(model)
     assert "forward" not in vars(model)
 
@@ -499,7 +499,7 @@ def test_state_dict_in_a_forward():
 def test_unpage_in_a_forward_is_refused():
     _, model = pair(mlp())
     model[4].register_forward_hook(lambda *_: memlab.unpage(model))
-    with pytest.raises(RuntimeError, match="a forward of this model is under way"):
+    with pytest.raises(RuntimeError, match="a forward of this model is running"):
         run(model, torch.randn(3, 64))
 
 

@@ -9,12 +9,12 @@ from torch import nn
 MODEL = mlp()
 
 NO_MODEL = {
-    "lambda": (lambda x: x, "a lambda: give the model that it calls"),
-    "method": (MODEL.forward, "the method forward of a model: give the Sequential itself"),
-    "function": (mlp, "the function mlp: give the model"),
-    "class": (nn.Linear, r"the class Linear: give a model made of it, Linear\("),
+    "lambda": (lambda x: x, "a lambda: pass the model that it calls"),
+    "method": (MODEL.forward, "the method forward of a model: pass the Sequential itself"),
+    "function": (mlp, "the function mlp: pass the model"),
+    "class": (nn.Linear, r"the class Linear: pass an instance of it, Linear\("),
     "other-class": (dict, "the class dict$"),
-    "state": (MODEL.state_dict(), "an OrderedDict: give the model, with its weights loaded"),
+    "state": (MODEL.state_dict(), "an OrderedDict: pass the model with its weights loaded"),
     "list": ([MODEL], "a list of models: .*one by one"),
     "path": ("model.safetensors", r"'model\.safetensors': memlab\.load\(path, model\)"),
     "parameters": (MODEL.parameters(), "a generator$"),
@@ -26,24 +26,24 @@ NO_MODEL = {
 def test_invalid_models(given):
     model, words = NO_MODEL[given]
     for name in ("page", "chunk", "unpage", "plan_of"):
-        with pytest.raises(TypeError, match=rf"memlab\.{name} takes a model.*was given {words}"):
+        with pytest.raises(TypeError, match=rf"memlab\.{name} takes a model.*, not {words}"):
             getattr(memlab, name)(model)
-    with pytest.raises(TypeError, match=rf"memlab\.load takes a model.*was given {words}"):
+    with pytest.raises(TypeError, match=rf"memlab\.load takes a model.*, not {words}"):
         memlab.load("weights", model)
 
 
 def test_parts_and_other_models():
     model = paged(mlp())
-    with pytest.raises(TypeError, match=r"unpage takes a model.*a plan: give the model that it belongs to"):
+    with pytest.raises(TypeError, match=r"unpage takes a model.*a plan: pass the model that it belongs to"):
         memlab.unpage(model.memlab)
     for other in (model[0], nn.Sequential(model)):
-        with pytest.raises(RuntimeError, match=r"is a part of a paged.*give the model that was paged"):
+        with pytest.raises(RuntimeError, match=r"is a part of a paged.*pass the paged model"):
             memlab.unpage(other)
     with pytest.raises(RuntimeError, match=r"not paged: call memlab\.page\(model\) first"):
         memlab.unpage(mlp())
     compiled = torch.jit.script(mlp())
-    for given, what in ((compiled, "that is"), (nn.Sequential(compiled), "whose part 0 is")):
-        with pytest.raises(TypeError, match=rf"model {what} compiled by torch\.jit.*give the nn\.Module"):
+    for given, what in ((compiled, "this model"), (nn.Sequential(compiled), "0")):
+        with pytest.raises(TypeError, match=rf"compiled by torch\.jit, as in {what}: pass the original nn\.Module"):
             paged(given)
 
 
@@ -60,8 +60,8 @@ WRONG = [
     (lambda: memlab.chunk(mlp(), "cpu", True), TypeError, "max_capacity=True: must be"),
     (lambda: memlab.chunk(mlp(), "cpu", float("nan")), ValueError, "max_capacity=nan: must be"),
     (lambda: memlab.load(mlp(), "weights/", "cpu"), TypeError, "path first and the model second.*other way round"),
-    (lambda: memlab.load(None, mlp(), "cpu"), TypeError, "takes the path of a .safetensors file.*was given None"),
-    (lambda: memlab.load(3, mlp(), "cpu"), TypeError, "was given an int"),
+    (lambda: memlab.load(None, mlp(), "cpu"), TypeError, "takes the path of a .safetensors file.*not None"),
+    (lambda: memlab.load(3, mlp(), "cpu"), TypeError, "not an int"),
     (lambda: memlab.load("x", mlp(), "cpu", dtype="float16"), TypeError, "dtype='float16': must be a type such as torch"),
     (lambda: memlab.load("x", mlp(), "cpu", bugdet=1), TypeError, "no option 'bugdet': it takes .*budget"),
 ]
@@ -79,7 +79,7 @@ def test_unsupported_operations_are_reported():
     with pytest.raises(RuntimeError, match=r"torch\.jit\.trace.*unpage"), torch.no_grad():
         torch.jit.trace(model, torch.randn(1, 64))
     for again in (lambda: paged(model), lambda: paged(model[1]), lambda: paged(nn.Sequential(model, nn.Linear(64, 64)))):
-        with pytest.raises(RuntimeError, match=r"paged or chunked already.*unpage"):
+        with pytest.raises(RuntimeError, match=r"already paged or chunked.*unpage"):
             again()
     with pytest.raises(RuntimeError, match=r"cannot be moved or cast.*unpage"):
         model.half()

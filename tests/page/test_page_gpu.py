@@ -92,7 +92,7 @@ def test_added_adapters_are_named_and_paged_after_refresh(memlab):
     assert found["before"] == ["cuda:0"] * 3
     # THEN the error names an adapter's weight, the number of others, and a fix
     assert found["added"] == (
-        "0.lora_A.default.weight (and 3 more) was added after the model was paged, and lies on cpu, where the model does "
+        "0.lora_A.default.weight (and 3 more) was added after the model was paged, and is on cpu, where the model does "
         "not run: call model.memlab.refresh() to move it to cuda:0 for good, or memlab.unpage(model) before adding to the "
         "model"
     )
@@ -188,7 +188,7 @@ def test_ranks_of_torchrun_share_weights(memlab, read_only):
     # AND kernels get shared memory only if they cannot write to it
     for rank in together["ranks"]:
         assert (rank["gathered"] > 0) == read_only
-        assert read_only or "pins no memory for reading only" in rank["notes"][0]
+        assert read_only or "cannot pin memory read-only" in rank["notes"][0]
 
 
 @pytest.mark.parametrize("budget", [[], ["--budget", "min"]], ids=["all", "min"])
@@ -225,10 +225,10 @@ def test_ways_to_run_on_two_gpus(memlab):
     for way in ("caching", "caching object"):
         assert found[way]["cached"] == ["cuda:0"] * 3 + ["cuda:1"] * 3
     # AND unsupported calls raise an explanatory error
-    assert "a CUDA graph is of one device" in found["graph"]["error"]
+    assert "a CUDA graph uses one device" in found["graph"]["error"]
     errors = found["refused"]["errors"]
     assert found["refused"]["untouched"] and len(errors) == 5
-    assert "cuda:0 is there twice" in errors["cuda:0, cuda:0"] and "cuda:0 is there twice" in errors["cuda, cuda:0"]
+    assert "cuda:0 is named twice" in errors["cuda:0, cuda:0"] and "cuda:0 is named twice" in errors["cuda, cuda:0"]
     assert "all must be GPUs" in errors["cuda:0, cpu"]
     assert "PyTorch finds 2 CUDA device(s)" in errors["cuda:0, cuda:99"]
     assert "must be a device" in errors["cuda:0, tpu"]

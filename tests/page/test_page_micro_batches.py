@@ -44,7 +44,7 @@ class RowsBlock(nn.Module):
 def test_invalid_micro_batches_are_refused():
     # GIVEN an argument with the batch's size that is not a batch
     model = paged(Rows().eval(), micro_batch=2)
-    with pytest.raises(ValueError, match="RowsBlock does not give the same"):
+    with pytest.raises(ValueError, match="RowsBlock returns other results"):
         call(model, (torch.randn(4, 64), torch.randn(4, 64)))
     # AND normalization over the batch
     model = paged(nn.Sequential(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)), nn.Conv2d(8, 8, 3)), micro_batch=2)

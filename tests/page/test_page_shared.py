@@ -142,7 +142,7 @@ def test_a_rank_that_waits_names_whom(ranks, group):
     # THEN it prints one line, with the rank that it waits for and a fix
     wait_until(lambda: f"kill -CONT {first.pid}" in second.errors.read_text())
     line = second.errors.read_text().splitlines()[-1]
-    assert line.startswith(f'memlab: shared="host" waits for process {first.pid} (python') and " told_rank.py;" in line
+    assert line.startswith(f'memlab: shared="host" is waiting for process {first.pid} (python') and " told_rank.py;" in line
     # AND both have the weights afterwards
     os.kill(first.pid, signal.SIGCONT)
     first.answer()
@@ -267,7 +267,7 @@ def test_a_forward_that_writes_is_refused(ranks, group, when):
         assert first.ask("computes(model, expected, 1)")
     # WHEN it writes, THEN the error names the parameter
     refused = first.ask("failure(lambda: model(x))")
-    assert refused.startswith("RuntimeError: a forward wrote to 4.weight, which other processes of this host read too")
+    assert refused.startswith("RuntimeError: a forward wrote to 4.weight, which other processes of this host also read")
     # AND the other's results are unchanged
     assert second.ask("computes(model, expected)")
     # AND from then on the rank computes with the shared value
@@ -411,7 +411,7 @@ def test_other_users_get_nothing(ranks, group):
     (third,) = ranks(1)
     third.ask("model, expected = make()")
     refused = third.ask(f"failure(lambda: page(model, shared={group!r}))")
-    assert refused.startswith(f"RuntimeError: process {stranger.pid} of another user holds the name memlab/0/")
+    assert refused.startswith(f"RuntimeError: process {stranger.pid} of another user owns the name memlab/0/")
     assert third.ask("torch.equal(model(x), expected)")
 
 

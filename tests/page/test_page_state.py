@@ -107,7 +107,7 @@ def test_unpaging_during_a_forward(before):
     for _ in range(before):
         call(model, x)
     handle = model[2].register_forward_pre_hook(lambda *_: memlab.unpage(model))
-    with pytest.raises(RuntimeError, match="a forward of this model is under way"):
+    with pytest.raises(RuntimeError, match="a forward of this model is running"):
         call(model, x)
     handle.remove()
     # THEN the model is unchanged, and can be unpaged afterwards

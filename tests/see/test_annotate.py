@@ -83,7 +83,7 @@ def test_the_number_of_ranges_is_bounded(memlab):
     assert ranges(report) == kept(run)
     assert len(Trace(run.trace).ranges) < 5000
     # AND one line reports it
-    said = "memlab: more than 4096 names of ranges: further ones count in the range around them\n"
+    said = "memlab: more than 4096 names of ranges: further ones count as part of the range around them\n"
     assert run.errors.count("memlab") == 1 and said in run.errors
 
 

@@ -57,9 +57,9 @@ def test_a_missing_pytorch_function_is_reported(memlab):
     # THEN memlab reports the missing function once for each effect, on stderr, in the trace and in the report
     said = [
         "PyTorch 2.4 has no at::cuda::getCurrentCUDABlasHandle(): cuBLAS workspaces count as memory of the line that first "
-        "needed them (activations, gradients)",
+        "uses them (activations, gradients)",
         "PyTorch 2.4 has no at::cuda::CUDAGraph::capture_begin, at::cuda::CUDAGraph::capture_end, "
-        "at::cuda::CUDAGraph::reset: private pools of CUDA graphs are not told apart",
+        "at::cuda::CUDAGraph::reset: private pools of CUDA graphs are not distinguished",
     ]
     assert (run.code, run.errors) == (0, "".join(f"memlab: {line}\n" for line in said))
     assert Trace(run.trace).warnings == memlab.report(run.trace)["warnings"] == said

@@ -173,12 +173,12 @@ def test_a_full_trace_is_reported_once(memlab, recorded):
     with said.open("w") as errors:
         process = subprocess.Popen(command, cwd=memlab.folder, env=env, stdin=subprocess.PIPE, stderr=errors)
     # THEN one line reports it, with a sufficient size
-    wait_until(lambda: "alive at once" in said.read_text())
+    wait_until(lambda: "live memory needs" in said.read_text())
     process.communicate()
     assert process.returncode == 0
     lines = said.read_text().splitlines()
-    (line,) = [line for line in lines if "alive at once" in line]
-    assert "would be enough" in line
+    (line,) = [line for line in lines if "live memory needs" in line]
+    assert "set at least" in line
     # AND on a loaded machine, where memlab's thread is late, another reports missing events
     assert all("events come faster" in other for other in lines if other != line)
     # AND the trace holds the events that fit, and counts the missing ones
@@ -187,7 +187,7 @@ def test_a_full_trace_is_reported_once(memlab, recorded):
     report = memlab.report(trace)
     assert report["process"]["exit"] == 0
     assert report["trace"]["events"] + report["trace"]["missing_events"] == 1 + 90_000 + 100_000 + 1
-    assert any("alive at once" in warning for warning in report["warnings"])
+    assert any("live memory needs" in warning for warning in report["warnings"])
 
 
 def test_objects_created_at_every_step_take_no_room(memlab):

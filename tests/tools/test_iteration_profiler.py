@@ -335,7 +335,7 @@ def test_hooks_are_removed(model, how, capsys):
 @pytest.mark.parametrize("period", [0, -3, 2.5, None])
 def test_wrong_period(model, period):
     # GIVEN an invalid period; WHEN a profiler is created, THEN the error names a valid one, and the process continues
-    with pytest.raises(ValueError, match="give 1 to print every iteration"):
+    with pytest.raises(ValueError, match="must be 1 or more"):
         memlab.memory_profiler(model, print_period=period)
     assert hooks_of(model)[:2] == [0, 0]
 

@@ -117,7 +117,7 @@ def test_every_counter_of_pytorch_is_a_column(memlab):
     (count, differences, said), _ = run_tool(memlab, FIGURES + dedent(program))
     assert count >= 81 and differences == []
     # AND the error for an unknown column lists the valid ones
-    assert "'active_bytes.al.peak' is no column" in said and "reserved_bytes" in said and "line.kept" in said
+    assert "'active_bytes.al.peak' is not a column" in said and "reserved_bytes" in said and "line.kept" in said
 
 
 def test_recursion_generators_exceptions_threads_and_backward(memlab):

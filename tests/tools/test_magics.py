@@ -134,14 +134,14 @@ def test_options_of_the_magics(memlab, preload):
 def test_mistakes_are_reported_in_one_line(memlab):
     # GIVEN cells that cannot run as they stand, and the message for each
     mistakes = [
-        ("%mlrun -f nothing ran = 1", "'nothing' is no function: NameError: name 'nothing' is not defined"),
-        ("%mlrun -f 3 ran = 1", "'3' is no function: 3 has no Python code"),
-        ("%mlrun -f len ran = 1", "'len' is no function: <built-in function len> has no Python code"),
-        ("%%mlrun -f nothing\nran = 1", "'nothing' is no function"),
-        ("%%mlrun -f f x = 1\nran = 1", "'x = 1' is no option of %%mlrun"),
-        ("%mlrun -c nothing -f f ran = 1", "'nothing' is no column: use a key of torch.cuda.memory_stats()"),
+        ("%mlrun -f nothing ran = 1", "'nothing' is not a function: NameError: name 'nothing' is not defined"),
+        ("%mlrun -f 3 ran = 1", "'3' is not a function: 3 has no Python code"),
+        ("%mlrun -f len ran = 1", "'len' is not a function: <built-in function len> has no Python code"),
+        ("%%mlrun -f nothing\nran = 1", "'nothing' is not a function"),
+        ("%%mlrun -f f x = 1\nran = 1", "'x = 1' is not an option of %%mlrun"),
+        ("%mlrun -c nothing -f f ran = 1", "'nothing' is not a column: use a key of torch.cuda.memory_stats()"),
         ("%mlrun -D -f f ran = 1", "-D without -c leaves no column"),
-        ("%mlrun -g 5 -f f ran = 1", "there is no GPU 5: this machine has 1"),
+        ("%mlrun -g 5 -f f ran = 1", "no GPU 5: this machine has 1"),
         ("%mlrun -g one -f f ran = 1", "argument -g/--gpu: invalid int value: 'one'"),
         ("%mlrun --bogus ran = 1", "unrecognized arguments: --bogus"),
         ("%mlrun -f f", "nothing to run: %mlrun -f FUNC STATEMENT"),
@@ -149,8 +149,8 @@ def test_mistakes_are_reported_in_one_line(memlab):
         ("%%mlrun\nimport asyncio\nran = 1\nawait asyncio.sleep(0)", "mlrun cannot run a cell with `await`"),
         ("%%memlab\nimport asyncio\nran = 1\nawait asyncio.sleep(0)", "memlab cannot run a cell with `await`"),
         ("%memlab --bogus", "unrecognized arguments: --bogus"),
-        ("%memlab -g 5", "there is no GPU 5: this machine has 1"),
-        ("%memlab -o 5", "'5' is no name of a variable"),
+        ("%memlab -g 5", "no GPU 5: this machine has 1"),
+        ("%memlab -o 5", "'5' is not a variable name"),
     ]
     # WHEN they are run, one after the other
     lines = [line for line, _ in mistakes]

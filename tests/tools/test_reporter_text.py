@@ -46,7 +46,7 @@ def test_lines_that_are_left_out_are_summed(count, more):
     # GIVEN `count` lines whose memory no Python object holds
     report = report_of(activations(count))
     # WHEN they are printed, THEN 20 appear with their sizes, AND the rest is one line with the sum of their sizes
-    head = "Memory differs due to what no Python object holds:"
+    head = "Memory differs due to allocations without a Python object:"
     named = [f"held for backward: layer{at} train.py:{at + 1} {count - at}.00M" for at in range(count)]
     text = lines(report)
     begin = text.index(head) + 1
@@ -77,9 +77,9 @@ def test_tensors_outside_pytorchs_allocator_are_reported():
     # THEN a line below the allocator's sum, which is smaller than the tensors', gives their size
     at = text.index("The allocated memory on cuda:0: 2.50M")
     assert text[at - 1] == "Total Tensors: 1048576 Used Memory: 4.00M"
-    assert text[at + 1] == "Not from PyTorch's allocator, and not in its sum: tensors of 1.50M"
+    assert text[at + 1] == "Tensors outside PyTorch's allocator, not in its sum: 1.50M"
     # AND without such tensors the line is absent
-    assert not any("Not from PyTorch" in line for line in lines(report_of()))
+    assert not any("Tensors outside" in line for line in lines(report_of()))
 
 
 def test_memory_outside_of_pytorch_is_a_line_each():

@@ -295,7 +295,7 @@ def test_objects_print_their_figures(memlab):
     (unmeasured, idle, watched, tracker, categories), _ = run_tool(memlab, TRAINING + dedent(program))
     # THEN objects without figures print that, and start no recording
     assert unmeasured == "<memlab.watch: no block was measured>"
-    assert idle == "<memlab.tracker: nothing is recorded: call memlab.start()>"
+    assert idle == "<memlab.tracker: no recording: call memlab.start()>"
     # AND the others show them in suitable units
     assert watched == "<memlab.watch: peak 4.00 MiB (4.00 MiB above the start), kept +4.00 MiB, start 0 B>"
     assert tracker.startswith("<memlab.tracker: 4.00 MiB allocated, ")

@@ -125,7 +125,7 @@ def test_names_of_parameters_without_gradient():
     with pytest.raises(training_warnings.ParametersWithoutGradient, match=r"other\.weight, other\.bias") as raised:
         with_an_unused_layer(ib)
     assert raised.value.names == ["other.weight", "other.bias"]
-    with pytest.raises(ValueError, match="'loud' is no level of warnings: must be one of 'strict', 'default', 'quiet'"):
+    with pytest.raises(ValueError, match="'loud' is not a level of warnings: must be one of 'strict', 'default', 'quiet'"):
         package.InfinityBatch(plan="loud")
 
 

@@ -22,7 +22,7 @@ def test_epochs_have_the_figures_of_their_batches(monkeypatch):
     clock = types.SimpleNamespace(perf_counter=itertools.count(0, 0.5).__next__)
     monkeypatch.setattr(records, "time", clock)
     ib, _ = training()
-    assert "no batch was noted" in str(ib.report()) and len(ib.report()) == 0
+    assert "no batch was recorded" in str(ib.report()) and len(ib.report()) == 0
     ib.train(2)
     ib.epochstart_()
     for _ in ib.dataloader:
@@ -94,10 +94,8 @@ def advice_on(*records, **memory):
 
 def test_larger_pieces_are_advised_where_they_fit():
     # A micro-batch takes 2 GiB beside the weights: of 8, all fit into 16 GiB, and two into 5
-    assert "all 8 pieces of a batch fit at once" in advice_on(pieced(), room_nbytes=16 * GIB)
-    assert "takes 2.00 GiB, and 5.00 GiB may be allocated: pieces of 16 samples fit" in advice_on(
-        pieced(), room_nbytes=5 * GIB
-    )
+    assert "all 8 micro-batches of a batch fit at once" in advice_on(pieced(), room_nbytes=16 * GIB)
+    assert "needs 2.00 GiB of 5.00 GiB: micro-batches of 16 samples fit" in advice_on(pieced(), room_nbytes=5 * GIB)
     # BUT no advice is given if two do not fit, if memlab chooses the size, or if micro-batches run in lockstep
     assert advice_on(pieced(), room_nbytes=3 * GIB) == ""
     assert advice_on(pieced(), micro_batch=None) == ""
@@ -106,14 +104,14 @@ def test_larger_pieces_are_advised_where_they_fit():
 
 def test_a_piece_of_one_sample_is_reported_if_two_do_not_fit():
     alone = pieced(samples=8, pieces=8)
-    assert "A piece is one sample, which takes 2.00 GiB: two do not fit" in advice_on(
+    assert "A micro-batch is one sample and needs 2.00 GiB: two do not fit" in advice_on(
         alone, micro_batch=None, room_nbytes=3 * GIB
     )
     assert advice_on(alone, micro_batch=None) == ""
 
 
 def test_needless_computation_and_copies_are_reported():
-    assert "replay runs its forward twice" in advice_on(pieced(way="replay", pieces=1))
+    assert "replay runs the forward twice" in advice_on(pieced(way="replay", pieces=1))
     assert advice_on(pieced(way="replay", pieces=1), pieced(way="replay"), room_nbytes=3 * GIB) == ""
     spilled = pieced(way="whole batch", pieces=1, offloaded=5 * GIB)
     assert "5.00 GiB were copied to the host to stay within memory=8.00 GiB" in advice_on(spilled, limit_nbytes=8 * GIB)
@@ -142,4 +140,4 @@ print(last.pieces, advice)
 """
     run = memlab.run(PYTHON, "-c", program, simgpu=("--card", "h100"), memory="4GiB", preload=False)
     assert run.code == 0, run.errors
-    assert "(16, 16) A piece of micro_batch=4 takes" in run.output and "all 16 pieces of a batch fit at once" in run.output
+    assert "(16, 16) A micro-batch of 4 needs" in run.output and "all 16 micro-batches of a batch fit at once" in run.output

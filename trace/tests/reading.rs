@@ -55,8 +55,7 @@ fn alloc(index: u64) -> String {
 
 #[test]
 fn files_that_are_not_traces_are_errors() {
-    let not_a_trace =
-        "not a memlab trace: give a .jsonl or .jsonl.zst file that `memlab run` or libmemlab.so has written";
+    let not_a_trace = "not a memlab trace: pass a .jsonl or .jsonl.zst file written by `memlab run` or libmemlab.so";
     assert_eq!(error_of("not-a-trace.jsonl"), format!("not-a-trace.jsonl: {not_a_trace}"));
     assert_eq!(error_of("other-json.jsonl"), format!("other-json.jsonl: {not_a_trace}"));
     assert_eq!(error_of("binary.jsonl"), format!("binary.jsonl: {not_a_trace}"));
@@ -65,11 +64,11 @@ fn files_that_are_not_traces_are_errors() {
     assert_eq!(error_of("only-nuls.jsonl"), format!("only-nuls.jsonl: {empty}"));
     assert_eq!(
         error_of("half-header.jsonl"),
-        "half-header.jsonl: the trace ends within its first line: there is nothing to show"
+        "half-header.jsonl: the trace ends within its first line and contains no events"
     );
     assert_eq!(
         error_of("newer.jsonl"),
-        "newer.jsonl: made by a newer memlab (format 7, this one reads up to 1): upgrade memlab to read it"
+        "newer.jsonl: written by a newer memlab (format 7, this one reads up to 1): upgrade memlab"
     );
     assert_eq!(error_of("missing.jsonl"), "missing.jsonl: cannot be read: No such file or directory (os error 2)");
     let folder = std::env::temp_dir();
@@ -192,7 +191,7 @@ fn an_endless_line_is_skipped() {
     let path = folder.file("t.jsonl", (HEADER.to_owned() + &alloc(1) + &long + "\n" + &alloc(2)).as_bytes());
     let loaded = read(&path).unwrap();
     assert_eq!((loaded.model.events(), loaded.skipped.count), (2, 1));
-    assert_eq!(loaded.skipped.first[0].reason, "the line is too long to be one of a trace");
+    assert_eq!(loaded.skipped.first[0].reason, "the line is too long for a trace");
     // AND the same for a follower
     let mut follower = Follower::open(&path).unwrap();
     let mut model = Model::new();

@@ -141,7 +141,7 @@ impl Log {
     pub fn give_up(&self, error: &io::Error) {
         if self.state.swap(NO_LINES, Ordering::Relaxed) != NO_LINES {
             print_message(&format!(
-                "cannot write any more to {} ({error}): the program goes on, its trace ends here",
+                "cannot write to {} any longer ({error}): the program continues, its trace ends here",
                 self.file().path.display()
             ));
         }

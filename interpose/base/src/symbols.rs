@@ -135,7 +135,7 @@ pub fn in_process(symbol: &CStr) -> *mut c_void {
 /// Continuing would give the program wrong results.
 pub fn abort_without(symbol: &str) -> ! {
     print_message(&format!(
-        "{symbol} was called, but no loaded library has it: unset LD_PRELOAD and report this, please"
+        "{symbol} was called, but no loaded library defines it: unset LD_PRELOAD and report this, please"
     ));
     std::process::abort()
 }

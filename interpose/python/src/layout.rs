@@ -274,13 +274,13 @@ pub const PUBLISHED_WORDS: usize = 49;
 /// `Err` names the difference.
 pub fn agrees(layout: &Layout, words: &[u64; PUBLISHED_WORDS]) -> Result<(), &'static str> {
     let Some(at) = PUBLISHED.iter().find(|at| at.minor == layout.minor) else {
-        return Err("memlab does not know how it describes itself");
+        return Err("memlab has no table of the offsets it publishes");
     };
     if words[0] != u64::from_le_bytes(*b"xdebugpy") {
-        return Err("the interpreter does not describe itself");
+        return Err("the interpreter publishes no offsets");
     }
     if words[2] != 0 {
-        return Err("it is a free-threaded build");
+        return Err("a free-threaded build");
     }
     let CurrentFrame::Direct(current_frame) = layout.current_frame else {
         return Err("the table is inconsistent");
@@ -301,7 +301,7 @@ pub fn agrees(layout: &Layout, words: &[u64; PUBLISHED_WORDS]) -> Result<(), &'s
     if expected.iter().all(|&(index, offset)| words[index] == offset as u64) {
         Ok(())
     } else {
-        Err("its structures are laid out differently")
+        Err("its structures have another layout")
     }
 }
 

@@ -83,7 +83,8 @@ impl Interpreter {
             CStr::from_ptr(version()).to_string_lossy()
         };
         let release = version.split_whitespace().next().unwrap_or_default();
-        let unknown = |why: &str| Unsupported::Unknown(format!("Python {release} is not known to this memlab ({why})"));
+        let unknown =
+            |why: &str| Unsupported::Unknown(format!("this memlab does not support Python {release} ({why})"));
         let mut numbers = release.split('.');
         let minor = match (numbers.next(), numbers.next().and_then(|minor| minor.parse().ok())) {
             (Some("3"), Some(minor)) => minor,
@@ -92,11 +93,12 @@ impl Interpreter {
         if version.contains("free-threading") {
             return Err(unknown("a free-threaded build"));
         }
-        let layout = layout::for_minor(minor).ok_or_else(|| unknown(&format!("{} are", layout::known_versions())))?;
+        let layout =
+            layout::for_minor(minor).ok_or_else(|| unknown(&format!("supported: {}", layout::known_versions())))?;
         if minor >= layout::PUBLISHED_SINCE {
             let runtime = lookup(c"_PyRuntime");
             if runtime.is_null() {
-                return Err(unknown("it hides its runtime structure"));
+                return Err(unknown("its runtime structure is hidden"));
             }
             // SAFETY: from `PUBLISHED_SINCE` on _PyRuntime begins with _Py_DebugOffsets, which is longer than this array.
             let words = unsafe { &*runtime.cast::<[u64; layout::PUBLISHED_WORDS]>() };

@@ -22,9 +22,8 @@ pub fn choose(recorder: &Recorder) {
         Ok(every @ 1..) => {
             let _ = SAMPLING_PERIOD.set(every);
         }
-        _ => recorder.warn(&format!(
-            "MEMLAB_TIME_EVERY is {text:?}, not a number of steps: GPU time is recorded in all of them"
-        )),
+        _ => recorder
+            .warn(&format!("MEMLAB_TIME_EVERY is {text:?}, not a number of steps: GPU time is recorded in every step")),
     }
 }
 

@@ -39,8 +39,8 @@ fn limits(text: &str) -> Result<Vec<(Option<i32>, u64)>, String> {
     limits
         .into_iter()
         .map(|limit| match limit.device {
-            Some(device) if device as usize >= MAX_DEVICES => Err(format!("there is no device {device}")),
-            _ if !is_limit(limit.bytes) => Err(format!("{text} is more than any device has")),
+            Some(device) if device as usize >= MAX_DEVICES => Err(format!("no device {device}")),
+            _ if !is_limit(limit.bytes) => Err(format!("{text} is more than the memory of any device")),
             device => Ok((device.map(|device| device as i32), limit.bytes)),
         })
         .collect()
@@ -74,8 +74,8 @@ mod tests {
             ("lots", "not a size"),
             ("8", "8 has no unit; did you mean 8GiB?"),
             ("0:0B", "no program runs without memory"),
-            ("64:1GiB", "there is no device 64"),
-            ("9EiB", "more than any device has"),
+            ("64:1GiB", "no device 64"),
+            ("9EiB", "more than the memory of any device"),
             ("1GiB,2GiB", "two limits for all devices"),
         ] {
             let (wanted, complaint) = wanted(Some(text), None);

@@ -17,7 +17,8 @@ use interpose_driver::vmm::movable_memory::{MOVABLE_MEMORY, MovableMemory};
 use interpose_driver::vmm::physical::PhysicalPlace;
 use memlab_protocol::status::OperationPhase;
 
-pub const NOTHING_TO_MOVE: &str = "the program holds no device memory that could be moved (pieces of 2 MiB and more can, what cudaMallocAsync hands out cannot)";
+pub const NOTHING_TO_MOVE: &str = "the program has no device memory to move (pieces below 2 MiB, and memory of \
+    cudaMallocAsync, cannot be moved)";
 /// Moves everything to the arena.
 ///
 /// The gate stays closed.
@@ -77,18 +78,18 @@ pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>,
             closed.stay_closed();
             let there = size(left);
             return Err(Failure::retryable(format!(
-                "copying to host memory failed ({code}) when {there} were there, and {what}: the program waits for a restore"
+                "copying to host memory failed ({code}) after {there}, and {what}: the program waits for a restore"
             )));
         }
         let copying = || format!("copying to host memory failed ({code}): nothing was moved");
         return Err(refused.unwrap_or_else(copying).into());
     }
     if left == 0 && !memory.is_waiting() {
-        return Err(format!("the driver did not let go of {}: nothing was moved", size(stayed)).into());
+        return Err(format!("the driver did not release {}: nothing was moved", size(stayed)).into());
     }
     closed.stay_closed();
     pools::trim_all(); // Now that all frees have taken effect.
-    Ok((stayed > 0).then(|| format!("the driver did not let go of {}, which stay", size(stayed))))
+    Ok((stayed > 0).then(|| format!("the driver did not release {}, which stay on the device", size(stayed))))
 }
 
 /// The movable memory on the devices.

@@ -46,14 +46,14 @@ pub fn start(request: MoveRequest, timeout: Duration) -> Result<&'static Progres
     }
     let mut current = progress::current();
     if let Some(running) = current.filter(|operation| operation.is_running()) {
-        return Err(format!("another operation ({}) is under way: wait for its end", running.kind.as_str()));
+        return Err(format!("another operation ({}) is running: wait for its end", running.kind.as_str()));
     }
     match request {
         MoveRequest::Restore { free_host } if !restore::could_restore(free_host) => {
             return Err(restore::NOTHING_TO_RESTORE.to_owned());
         }
         MoveRequest::Offload | MoveRequest::Move { .. } if gate::is_closed() => {
-            return Err("the program is offloaded already: restore it first".to_owned());
+            return Err("the program is already offloaded: restore it first".to_owned());
         }
         MoveRequest::Offload if !offload::could_offload() => return Err(offload::NOTHING_TO_MOVE.to_owned()),
         _ => {}

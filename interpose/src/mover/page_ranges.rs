@@ -59,12 +59,12 @@ pub fn move_ranges(progress: &Progress, timeout: Duration, ranges: &[(u64, u64)]
     outcome.map_err(|code| {
         Failure::from(match moved {
             0 => format!("moving to host memory failed ({code}): nothing was moved"),
-            moved => format!("moving to host memory failed ({code}) after {}, which are there", size(moved)),
+            moved => format!("moving to host memory failed ({code}) after {}, which stay in host memory", size(moved)),
         })
     })?;
     progress.settle_at(moved);
     let asked = ranges.iter().fold(0u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
-    Ok((moved < asked).then(|| format!("{} of it cannot be moved or were in host memory already", size(asked - moved))))
+    Ok((moved < asked).then(|| format!("{} of it cannot be moved or were already in host memory", size(asked - moved))))
 }
 
 /// Checks that host memory is available for the leaving pages.

@@ -57,7 +57,7 @@ fn keep_ready() {
         } else if !said && pinned > 0 && grown_at.elapsed() >= SETTLING_TIME {
             said = true;
             print_message(&format!(
-                "{} of host memory are pinned for an offload (--offload=ready), and more as the program's GPU memory grows",
+                "{} of host memory are pinned for an offload (--offload=ready); this grows with the program's GPU memory",
                 size(pinned)
             ));
         }

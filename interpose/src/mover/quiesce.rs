@@ -49,9 +49,11 @@ pub fn quiesce(contexts: &[u64], deadline: Instant, synchronising: impl FnOnce()
         gate::close();
         let closed = ClosedGate(true);
         if !gate::wait_until_empty(deadline) {
-            return Err("a thread of the program is inside a CUDA call that does not come back: nothing was moved, \
-                        try again with a longer --timeout"
-                .to_owned());
+            return Err(
+                "a thread of the program is in a CUDA call that has not returned: nothing was moved, try again \
+                        with a longer --timeout"
+                    .to_owned(),
+            );
         }
         // A capture that began before the gate was closed must pass it to end.
         if !captures::is_any() {
@@ -70,8 +72,7 @@ fn synchronize(contexts: &[u64], deadline: Instant) -> Result<(), String> {
     static UNDER_WAY: AtomicBool = AtomicBool::new(false);
     if UNDER_WAY.swap(true, Ordering::AcqRel) {
         return Err(
-            "the program's GPU work of an earlier try has still not come to its end: nothing was moved, try again \
-                    when it has"
+            "the program's GPU work of an earlier attempt is still running: nothing was moved, try again later"
                 .to_owned(),
         );
     }
@@ -93,13 +94,15 @@ fn synchronize(contexts: &[u64], deadline: Instant) -> Result<(), String> {
     match outcome.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
         Ok(Ok(())) => Ok(()),
         Ok(Err(code)) => Err(failed(code)),
-        Err(RecvTimeoutError::Timeout) => Err("the program's GPU work did not come to its end in time: nothing was \
-                                               moved, try again with a longer --timeout"
-            .to_owned()),
+        Err(RecvTimeoutError::Timeout) => {
+            Err("the program's GPU work did not end in time: nothing was moved, try again \
+                                               with a longer --timeout"
+                .to_owned())
+        }
         Err(RecvTimeoutError::Disconnected) => Err(failed(Code::NOT_INITIALIZED)),
     }
 }
 
 fn failed(code: Code) -> String {
-    format!("the program's GPU work could not be waited for ({code}): nothing was moved")
+    format!("waiting for the program's GPU work failed ({code}): nothing was moved")
 }

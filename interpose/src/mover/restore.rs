@@ -17,7 +17,7 @@ use interpose_driver::vmm::physical::PhysicalPlace;
 use interpose_driver::vmm::{contexts, gate};
 use memlab_protocol::status::OperationPhase;
 
-pub const NOTHING_TO_RESTORE: &str = "nothing is offloaded: there is nothing to restore";
+pub const NOTHING_TO_RESTORE: &str = "nothing is offloaded, so nothing can be restored";
 
 /// Brings all memory back.
 ///
@@ -60,7 +60,7 @@ fn restore_pieces(
         return Ok(None); // All memory is back, or was freed.
     }
     if contexts.is_empty() {
-        return Err("the program has no CUDA context any more: there is nothing to restore".into());
+        return Err("the program's CUDA context has ended: nothing can be restored".into());
     }
     remap_lost(memory)?;
     let (returns, left) = create_all(memory, Some(room))?;
@@ -70,9 +70,7 @@ fn restore_pieces(
 }
 
 fn restore_failure(code: Code) -> Failure {
-    Failure::retryable(format!(
-        "bringing memory back failed ({code}): what is not back stays in host memory, try again"
-    ))
+    Failure::retryable(format!("restoring memory failed ({code}): the rest stays in host memory, try again"))
 }
 
 /// Undoes an offload that failed halfway.
@@ -119,12 +117,11 @@ fn create_all(memory: &MovableMemory, room: Option<BTreeMap<i32, u64>>) -> Resul
                         let bytes = size(memory.totals().host_bytes);
                         return Err(match code {
                             Code::OUT_OF_MEMORY => Failure::retryable(format!(
-                                "the device has no room for {bytes}: everything stays in host memory, try again when there is"
+                                "the device has no room for {bytes}: all memory stays on the host, try again when memory \
+                                 is free"
                             )),
-                            code => {
-                                format!("the driver gave no device memory ({code}): everything stays in host memory")
-                                    .into()
-                            }
+                            code => format!("the driver gave no device memory ({code}): all memory stays on the host")
+                                .into(),
                         });
                     }
                 }
@@ -133,7 +130,7 @@ fn create_all(memory: &MovableMemory, room: Option<BTreeMap<i32, u64>>) -> Resul
     }
     if returns.is_empty() && left > 0 {
         return Err(Failure::retryable(format!(
-            "the device has no room for {}: it stays in host memory, try again when there is",
+            "the device has no room for {}: it stays in host memory, try again when memory is free",
             size(left)
         )));
     }

@@ -13,8 +13,8 @@ pub(super) fn refuse_beside_storage() -> Result<(), Failure> {
     let mut targets = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
     match targets.find(|path| path.to_string_lossy().starts_with("/dev/nvidia-fs")) {
         Some(path) => Err(format!(
-            "the program uses GPUDirect Storage ({}), which writes to device memory behind the driver's back: nothing was \
-             moved, use --full",
+            "the program uses GPUDirect Storage ({}), which writes to device memory without the driver: nothing was \
+             moved; use --full",
             path.display()
         )
         .into()),
@@ -26,7 +26,7 @@ pub(super) fn refuse_beside_storage() -> Result<(), Failure> {
 ///
 /// `mapped` is the number of bytes in host memory outside it.
 pub(super) fn begin_to_secure(bytes: u64, mapped: u64, contexts: &[u64]) -> Result<(), Failure> {
-    let &context = contexts.first().ok_or("the program has no CUDA context any more: there is nothing to move")?;
+    let &context = contexts.first().ok_or("the program's CUDA context has ended: nothing can be moved")?;
     calls::set_context(context).map_err(|code| format!("{}: nothing was moved", calls::context_error(code)))?;
     let mut arena = ARENA.lock();
     let missing = bytes.saturating_sub(arena.free_bytes());

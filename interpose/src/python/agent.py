@@ -482,7 +482,7 @@ def start(native):
         agent = Agent(native, torch)
         agent.attach()
         if native.earlier is not None:
-            with _Harmless(lambda error: native.warn(f"what PyTorch had allocated before is missing ({_described(error)})")):
+            with _Harmless(lambda error: native.warn(f"PyTorch's earlier allocations are missing ({_described(error)})")):
                 native.earlier.look(native, torch)
         return agent
     except BaseException as error:

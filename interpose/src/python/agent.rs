@@ -170,7 +170,7 @@ unsafe fn self_check(api: &Api, interpreter: &Interpreter) -> Result<(), String>
             });
             (api.Py_DecRef)(code);
             if !same && depth < MAX_DEPTH && outcome.is_ok() {
-                outcome = Err(format!("reading Python's stack went wrong at frame {depth}"));
+                outcome = Err(format!("reading Python's stack failed at frame {depth}"));
             }
             let back = (api.PyFrame_GetBack)(frame);
             (api.Py_DecRef)(frame);
@@ -178,7 +178,7 @@ unsafe fn self_check(api: &Api, interpreter: &Interpreter) -> Result<(), String>
             depth += 1;
         }
         if outcome.is_ok() && count != depth.min(MAX_DEPTH) {
-            outcome = Err(format!("reading Python's stack gave {count} frames of {depth}"));
+            outcome = Err(format!("reading Python's stack returned {count} of {depth} frames"));
         }
         outcome
     }

@@ -83,9 +83,7 @@ impl Python {
                 Some(interpreter)
             }
             Err(what) => {
-                print_message(&format!(
-                    "Python's frames are not where they should be ({what}): events carry no Python line"
-                ));
+                print_message(&format!("Python's frames have another layout ({what}): events carry no Python line"));
                 None
             }
         }

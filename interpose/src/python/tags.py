@@ -82,7 +82,7 @@ class _Tagger:
         Gradients are read only if no backward can be in progress: autograd's threads replace them without the GIL, and
         another thread's model may be in the middle of a backward.
         """
-        with _Harmless(functools.partial(self.warn_once, "parameters are not known by name")):
+        with _Harmless(functools.partial(self.warn_once, "parameters have no names")):
             if self.reader.is_watched():
                 self.untagged = True
                 self.native.run_later()

@@ -81,7 +81,7 @@ impl RangeNames {
         if self.known.len() >= MAX_NAMES {
             if !std::mem::replace(&mut self.is_full, true) {
                 print_message(&format!(
-                    "more than {MAX_NAMES} names of ranges: further ones count in the range around them"
+                    "more than {MAX_NAMES} names of ranges: further ones count as part of the range around them"
                 ));
             }
             return None;

@@ -41,7 +41,9 @@ impl Ranges {
         }
         if table.parents.len() >= MAX_RANGES {
             if !std::mem::replace(&mut table.is_full, true) {
-                print_message(&format!("more than {MAX_RANGES} ranges: further ones count in the range around them"));
+                print_message(&format!(
+                    "more than {MAX_RANGES} ranges: further ones count as part of the range around them"
+                ));
             }
             return parent;
         }

@@ -81,10 +81,10 @@ impl Recorder {
     fn open() -> io::Result<Self> {
         let config = config();
         if let Some(error) = &config.trace_max_error {
-            print_message(&format!("MEMLAB_TRACE_MAX: {error}; traces take up to 2 GiB"));
+            print_message(&format!("MEMLAB_TRACE_MAX: {error}; the limit of a trace is 2 GiB"));
         }
         if let Some(error) = &config.host_max_error {
-            print_message(&format!("MEMLAB_HOST_MAX: {error}; host memory is not limited"));
+            print_message(&format!("MEMLAB_HOST_MAX: {error}; no limit on host memory"));
         }
         for warning in std::mem::take(&mut *WARNINGS.lock()) {
             print_message(&warning);

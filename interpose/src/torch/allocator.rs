@@ -108,14 +108,14 @@ pub fn hooks() -> Vec<TorchHook> {
             c"libc10.so",
             report_memory_usage as *const c_void,
             "c10::reportMemoryUsageToProfiler",
-            "only what PyTorch's allocator takes from the driver is seen, not the blocks it hands out",
+            "memlab sees only the memory that PyTorch's allocator takes from the driver, not its blocks",
         ),
         TorchHook::always(
             c"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE",
             c"libc10.so",
             report_out_of_memory as *const c_void,
             "c10::reportOutOfMemoryToProfiler",
-            "the report does not explain running out of memory",
+            "the report does not explain out-of-memory errors",
         ),
     ]
 }

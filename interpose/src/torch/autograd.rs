@@ -318,7 +318,7 @@ impl Link {
         }
         if self.misses.fetch_add(1, Ordering::Relaxed) == Self::MAX_MISSES {
             self.offset.store(Self::OFF, Ordering::Relaxed);
-            recorder.warn("this PyTorch's autograd nodes are laid out differently: backward is not linked to forward");
+            recorder.warn("this PyTorch's autograd nodes have another layout: backward is not linked to forward");
         }
         None
     }
@@ -332,21 +332,21 @@ pub fn hooks() -> Vec<TorchHook> {
             c"libtorch_cpu.so",
             get_and_increment as *const c_void,
             "at::sequence_number::get_and_increment",
-            "what backward allocates has no line and no layer",
+            "memory allocated by backward has no line and no layer",
         ),
         TorchHook::always(
             c"_ZN5torch8autograd6Engine17evaluate_functionERSt10shared_ptrINS0_9GraphTaskEEPNS0_4NodeERNS0_11InputBufferERKS2_INS0_10ReadyQueueEE",
             c"libtorch_cpu.so",
             evaluate_function as *const c_void,
             "torch::autograd::Engine::evaluate_function",
-            "what backward allocates is not told apart, and has no line and no layer",
+            "memory allocated by backward is not recognized, and has no line and no layer",
         ),
         TorchHook::always(
             EXECUTE,
             c"libtorch_cpu.so",
             execute as *const c_void,
             "torch::autograd::Engine::execute",
-            "a range around a call of backward is not known",
+            "ranges around a call of backward are unknown",
         ),
     ]
 }

@@ -124,7 +124,7 @@ pub unsafe extern "C-unwind" fn reset(graph: *mut c_void) {
 
 /// Every hook in this file.
 pub fn hooks() -> Vec<TorchHook> {
-    const MISSING: &str = "private pools of CUDA graphs are not told apart";
+    const MISSING: &str = "private pools of CUDA graphs are not distinguished";
     let always = |symbol, address, name| TorchHook::always(symbol, LIBRARY, address, name, MISSING);
     vec![
         always(CAPTURE_BEGIN, capture_begin as *const c_void, "at::cuda::CUDAGraph::capture_begin"),

@@ -15,7 +15,7 @@ use interpose_python::walk::Interpreter;
 
 const CPU: &CStr = c"libtorch_cpu.so";
 const CUDA: &CStr = c"libtorch_cuda.so";
-const MISSING: &str = "what an AOTInductor package allocates there has no node, only the line that calls the package";
+const MISSING: &str = "memory of an AOTInductor package has no node, only the line that calls the package";
 
 /// Signature with room for the arguments of any of these functions.
 ///

@@ -11,7 +11,7 @@ use interpose_base::symbols::{Real, abort_without};
 type Fetch = unsafe extern "C-unwind" fn(usize, usize) -> *mut c_void;
 
 const LIBRARY: &CStr = c"libtorch_cuda.so";
-const MISSING: &str = "cuBLAS workspaces count as memory of the line that first needed them (activations, gradients)";
+const MISSING: &str = "cuBLAS workspaces count as memory of the line that first uses them (activations, gradients)";
 
 macro_rules! workspace_hooks {
     ($($hook:ident = $symbol:literal, $name:literal, $versions:expr;)*) => {$(

@@ -62,7 +62,7 @@ impl Arena {
         for &border in borders {
             if border <= start || border >= bytes || border % PAGE_SIZE != 0 {
                 return Err(Error::Invalid(format!(
-                    "border {border} of an arena of {bytes} bytes is not a multiple of {PAGE_SIZE} after the one before"
+                    "border {border} of an arena of {bytes} bytes is not a multiple of {PAGE_SIZE} after the previous one"
                 )));
             }
             chunks.push(start..border);
@@ -83,7 +83,7 @@ impl Arena {
     pub fn sharing(bytes: u64, borders: &[u64], file: Arc<MemoryFile>, writable: bool) -> Result<Self> {
         if file.bytes() != bytes && !borders.contains(&file.bytes()) {
             return Err(Error::Invalid(format!(
-                "{} shared bytes of an arena of {bytes} end at none of its borders",
+                "{} shared bytes of an arena of {bytes} do not end at a border",
                 file.bytes()
             )));
         }
@@ -212,17 +212,16 @@ impl Arena {
     pub(crate) fn at(&self, offset: u64, bytes: u64) -> Result<*mut u8> {
         match offset.checked_add(bytes) {
             Some(end) if end <= self.bytes => Ok(ptr::with_exposed_provenance_mut(self.address + offset as usize)),
-            _ => Err(Error::Invalid(format!(
-                "{bytes} bytes at offset {offset} are not inside the arena, which has {}",
-                self.bytes
-            ))),
+            _ => {
+                Err(Error::Invalid(format!("{bytes} bytes at offset {offset} are outside the arena of {}", self.bytes)))
+            }
         }
     }
 
     fn refuse_writing(&self, offset: u64, bytes: u64) -> Result<()> {
         match &self.shared {
             Some(shared) if bytes > 0 && offset < shared.bytes() && !shared.is_writable() => Err(Error::Invalid(
-                format!("{bytes} bytes at offset {offset} are shared with other processes, and were filled already"),
+                format!("{bytes} bytes at offset {offset} are shared with other processes, and already filled"),
             )),
             _ => Ok(()),
         }
@@ -250,15 +249,15 @@ const HUGE_PAGE: usize = 2 << 20;
 /// Maps `bytes` at an address aligned to a huge page, without committing memory.
 fn reserve(bytes: u64) -> Result<usize> {
     let refused = |why: String| {
-        Error::Memory(format!("the system gave no address space for an arena of {} ({why})", size(bytes)))
+        Error::Memory(format!("the system refused address space for an arena of {} ({why})", size(bytes)))
     };
-    let length = usize::try_from(bytes).map_err(|_| refused("more than an address can say".into()))?.max(1);
+    let length = usize::try_from(bytes).map_err(|_| refused("more than the address space".into()))?.max(1);
     // SAFETY: a new anonymous mapping aliases nothing. Only its start and end are unmapped. The advice changes no byte of
     // it, and may be refused.
     unsafe {
         let mapping = libc::mmap(
             ptr::null_mut(),
-            length.checked_add(HUGE_PAGE).ok_or_else(|| refused("more than an address can say".into()))?,
+            length.checked_add(HUGE_PAGE).ok_or_else(|| refused("more than the address space".into()))?,
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
             -1,

@@ -33,7 +33,7 @@ impl MemoryFile {
         if bytes == 0 || !bytes.is_multiple_of(PAGE_SIZE) {
             return Err(Error::Invalid(format!("{bytes} bytes to share are not a multiple of {PAGE_SIZE}")));
         }
-        let refused = |error| Error::Memory(format!("the system gave no memory of {} to share ({error})", size(bytes)));
+        let refused = |error| Error::Memory(format!("the system refused {} of shared memory ({error})", size(bytes)));
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let descriptor = memfd_create(c"memlab-weights", flags).map_err(refused)?;
         ftruncate(&descriptor, bytes).map_err(refused)?;

@@ -113,7 +113,7 @@ impl Host {
         if let Some(pace) = bytes_per_second
             && !(pace.is_finite() && pace > 0.0)
         {
-            return Err(Error::Invalid(format!("{pace} bytes per second is no pace: it has to be positive")));
+            return Err(Error::Invalid(format!("{pace} bytes per second: must be positive")));
         }
         let queue = Arc::new(Queue::default());
         let copier =
@@ -121,7 +121,7 @@ impl Host {
         let thread = std::thread::Builder::new()
             .name("memlab-copies".into())
             .spawn(move || copier.run())
-            .map_err(|error| Error::Failed(format!("no thread for copies could be started ({error})")))?;
+            .map_err(|error| Error::Failed(format!("a copy thread could not be started ({error})")))?;
         Ok(Self { queue, clock, thread: Mutex::new(Some(thread)), process: std::process::id() })
     }
 
@@ -152,8 +152,8 @@ impl Host {
         }
         if std::process::id() != self.process {
             return Err(Error::Failed(
-                "this process was forked from the one that loads weights and cannot wait for copies: \
-                 make the model in the process that runs it"
+                "this process was forked from the one that loads weights and cannot wait for copies: create the model in \
+                 the process that runs it"
                     .into(),
             ));
         }
@@ -257,7 +257,7 @@ impl Backend for Host {
         let at = |event: Event| jobs.events[event.0 as usize].at;
         match (at(from), at(to)) {
             (Some(from), Some(to)) => Ok(to.saturating_duration_since(from).as_nanos() as u64),
-            _ => Err(Error::Failed("a time was asked of an event that was never recorded".into())),
+            _ => Err(Error::Failed("no time for an event that was never recorded".into())),
         }
     }
 }

@@ -71,7 +71,5 @@ impl Drop for Captured {
 /// Error of a forward on a stream with a broken capture.
 #[cold]
 pub fn broken() -> Error {
-    Error::Failed(
-        "the CUDA graph capture under way on this stream has failed: end it, then run the forward again".into(),
-    )
+    Error::Failed("the CUDA graph capture on this stream has failed: end it, then run the forward again".into())
 }

@@ -92,7 +92,7 @@ impl CheckedConfiguration {
     fn checked(&self, mut units: Vec<Unit>) -> std::result::Result<Vec<Unit>, String> {
         let mut seen = vec![false; self.transfers.len()];
         if let Some(unknown) = units.iter().find(|&&unit| unit as usize >= seen.len()) {
-            return Err(format!("there is no unit {unknown}, only {}", seen.len()));
+            return Err(format!("no unit {unknown}, only {}", seen.len()));
         }
         units.retain(|&unit| !std::mem::replace(&mut seen[unit as usize], true));
         let mut placements: Vec<(ByteRange, Unit)> =
@@ -224,7 +224,7 @@ pub(super) fn transfers(arena: &Arena, ranges: &[WeightRange]) -> Result<Vec<Tra
         arena.at(start, length)?;
         if device_address.checked_add(length).is_none() {
             return Err(Error::Invalid(format!(
-                "{length} bytes at device address {device_address:#x} end beyond all addresses"
+                "{length} bytes at device address {device_address:#x} end beyond the address space"
             )));
         }
         match merged.last_mut() {
@@ -361,6 +361,6 @@ mod tests {
         let error = configuration(&[(10, &[0, 2])], &[]).err().unwrap().to_string();
         assert_eq!(error, "point 0 (key 10): units 0 and 2 are needed at the same time and overlap in the ring");
         let error = configuration(&[], &[(7, &[4])]).err().unwrap().to_string();
-        assert_eq!(error, "key 7: there is no unit 4, only 4");
+        assert_eq!(error, "key 7: no unit 4, only 4");
     }
 }

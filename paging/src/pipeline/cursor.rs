@@ -308,9 +308,7 @@ impl Cursor {
         if self.generation == state.generation {
             return Ok(());
         }
-        Err(Error::Failed(
-            "the pipeline was closed, or configured anew, in the middle of a forward: run it again".into(),
-        ))
+        Err(Error::Failed("the pipeline was closed or configured again during a forward: run it again".into()))
     }
 
     /// Computes the changes to report.

@@ -305,7 +305,7 @@ impl Ring {
         let event = self.events.acquire(backend)?;
         if let Err(error) = backend.record(self.events.event(event), stream) {
             self.events.release(event);
-            return Err(error.while_doing(|| "noting that weights are no longer in use".into()));
+            return Err(error.while_doing(|| "recording the end of the use of weights".into()));
         }
         self.last_release += 1;
         for &unit in units {

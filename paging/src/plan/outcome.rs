@@ -52,11 +52,11 @@ impl fmt::Display for PlanError {
             Self::TooSmall { limit, needed, resident, point } => {
                 write!(
                     f,
-                    "the weights need at least {needed} bytes of device memory, and {limit} bytes are allowed: "
+                    "the weights need at least {needed} bytes of device memory, but {limit} bytes are allowed: "
                 )?;
                 match point {
                     Some(point) => write!(f, "point {point} of the forward needs {} bytes at once", needed - resident)?,
-                    None => write!(f, "what is needed at once takes {} bytes", needed - resident)?,
+                    None => write!(f, "{} bytes are needed at once", needed - resident)?,
                 }
                 if *resident > 0 {
                     write!(f, ", beside {resident} bytes that must stay on the device")?;

@@ -106,15 +106,15 @@ pub(super) fn check(problem: &Problem) -> Result<(), PlanError> {
     let invalid = |what: String| Err(PlanError::Invalid(what));
     let units = problem.unit_bytes.len();
     if problem.resident.len() != units {
-        return invalid(format!("there are {units} units, and `resident` has {} entries", problem.resident.len()));
+        return invalid(format!("{units} units, but `resident` has {} entries", problem.resident.len()));
     }
     let speed = problem.bus.bytes_per_second;
     if !(speed.is_finite() && speed >= 1.0) {
-        return invalid(format!("a bus of {speed} bytes per second makes no sense"));
+        return invalid(format!("a bus of {speed} bytes per second is not possible"));
     }
     let uses = problem.points.iter().map(|point| &point.units).chain(&problem.together).flatten();
     if let Some(unit) = uses.into_iter().find(|&&unit| unit >= units) {
-        return invalid(format!("the schedule names unit {unit}, and there are {units}"));
+        return invalid(format!("the schedule names unit {unit} of {units}"));
     }
     let bytes =
         problem.unit_bytes.iter().try_fold(0u64, |sum, &bytes| sum.checked_add(bytes)).filter(|&b| b < OVERFLOW_LIMIT);
@@ -126,7 +126,7 @@ pub(super) fn check(problem: &Problem) -> Result<(), PlanError> {
     let uses = problem.points.iter().map(|point| point.units.len()).sum::<usize>();
     let asked = problem.host.forward_ns as f64 + problem.host.copy_ns as f64 * uses as f64;
     if bytes.is_none() || copies.chain(compute).sum::<f64>() + asked >= OVERFLOW_LIMIT as f64 {
-        return invalid("the units' bytes, or the forward's nanoseconds, add up to more than 2^60".to_string());
+        return invalid("the units' bytes, or the forward's nanoseconds, exceed 2^60 in total".to_string());
     }
     Ok(())
 }

@@ -26,7 +26,7 @@ impl Name {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
         if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(fits) {
             return Err(Error::Invalid(format!(
-                "{name:?} is no name of 1 to {MAX_NAME_BYTES} letters, digits and dashes"
+                "{name:?} is not a name of 1 to {MAX_NAME_BYTES} letters, digits and dashes"
             )));
         }
         // The user's number is part of the name: users do not share memory, and all names of a host are in one namespace.

@@ -21,7 +21,7 @@ impl fmt::Display for WrongVersion {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             formatter,
-            "libmemlab.so records format {}, and this package reads {FORMAT}: install the same memlab",
+            "libmemlab.so records format {}, but this package reads {FORMAT}: install the same version of memlab",
             self.0
         )
     }

@@ -77,7 +77,7 @@ class CopyStream:
         why = None
         try:
             if available_host_memory() - _SPARE_ON_HOST < nbytes:
-                why = "the host has no more memory to spare"
+                why = "no host memory is left to use"
             else:
                 self.native.grow(nbytes)
         except (OSError, MemoryError) as error:
@@ -85,7 +85,7 @@ class CopyStream:
         if why is not None:
             self._refused = True
             warn_once(
-                f"offload_activations: {why}; beside the {_native.format_size(self.native.host_nbytes)} on the host, "
+                f"offload_activations: {why}; {_native.format_size(self.native.host_nbytes)} are on the host, further "
                 "activations stay on the GPU"
             )
         return why is None

@@ -39,8 +39,8 @@ class KeptTensor:
         if not self.is_unchanged:
             raise RuntimeError(
                 f"a tensor that backward needs was changed in place after forward: {_described(self.tensor)} is at version "
-                f"{version_of(self.tensor)}; expected version {self.version}. Inside of memlab.offload_activations that "
-                "includes what activations are computed from again; recompute=False leaves these out"
+                f"{version_of(self.tensor)}; expected version {self.version}. memlab.offload_activations also needs the "
+                "inputs of recomputed activations unchanged; recompute=False lifts that"
             )
         return self.tensor
 
@@ -221,7 +221,9 @@ class Recomputation:
             if content is not None and content.recomputation is self and content.left > 0:
                 storage = tensor.untyped_storage()
                 if storage.nbytes() != content.nbytes:
-                    raise RuntimeError(f"{self.operation} gave something else when it ran again; use recompute=False")
+                    raise RuntimeError(
+                        f"{self.operation} returned a different result when it ran again; use recompute=False"
+                    )
                 content.restored = storage
 
 

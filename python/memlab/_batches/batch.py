@@ -81,9 +81,9 @@ def forget_sizes(model: nn.Module) -> None:
 def described_size(model: nn.Module, device: torch.device, micro_batch: int | None) -> str:
     """Describes the size of the pieces of a model's batches, in words."""
     if micro_batch is not None:
-        return f"{micro_batch} samples (micro_batch), a remainder fewer"
+        return f"{micro_batch} samples (micro_batch); a remainder has fewer"
     if device.type != "cuda":
-        return "the whole batch, as on any CPU without micro_batch"
+        return "the whole batch; a CPU has no limit without micro_batch"
     largest = max((one.largest_measured for one in _MEASURED.get(model, {}).values()), default=0)
     known = f"{largest} samples so far" if largest else "found with the first batch"
     return f"as many samples as fit, {known}"
@@ -103,15 +103,14 @@ def _in_step(ranks: Ranks, samples: int, device: torch.device, micro_batch: int 
         return None
     if micro_batch is None and device.type == "cuda":
         raise RuntimeError(
-            "the model is sharded over ranks (fully_shard), which need equally many pieces: say how many samples a piece "
-            "is to have (micro_batch)"
+            "the model is sharded over ranks (fully_shard), which need equal numbers of micro-batches: set micro_batch"
         )
     pieces = ranks.agreed(-(-samples // (micro_batch or samples)), device, most=True)
     fewest = ranks.agreed(samples, device, most=False)
     if fewest < pieces:
         raise ValueError(
-            f"a rank has {fewest} samples, and another has {pieces} pieces: sharded models (fully_shard) need equally many "
-            "on all ranks. Give the ranks batches of similar sizes, or a larger micro_batch"
+            f"a rank has {fewest} samples, but another has {pieces} micro-batches: sharded models (fully_shard) need equal "
+            "numbers on all ranks. Use batches of similar sizes, or a larger micro_batch"
         )
     return EqualPieces(samples, pieces)
 
@@ -130,6 +129,6 @@ def _sizing(model: nn.Module, samples: Samples, device: torch.device, micro_batc
 
 def _refuse(buffer: str) -> None:
     raise RuntimeError(
-        f"the buffer {buffer} depends on the samples of a batch, and pieces would leave something else in it than the whole "
-        "batch. memlab.accumulate and InfinityBatch allow that with exact=False"
+        f"the buffer {buffer} depends on the samples of a batch: micro-batches would leave another value in it than the "
+        "whole batch. memlab.accumulate and InfinityBatch allow that with exact=False"
     )

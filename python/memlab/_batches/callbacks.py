@@ -61,5 +61,5 @@ def _checked(callback: Any) -> Any:
         if name.startswith("on_") and name not in EVENTS and (near := difflib.get_close_matches(name, EVENTS, 1, 0.8)):
             raise TypeError(f"the callback {kind} has {name}: did you mean {near[0]}?")
     if not any(hasattr(callback, event) for event in EVENTS):
-        raise TypeError(f"the callback {kind} has none of the methods that are called: {', '.join(EVENTS)}")
+        raise TypeError(f"the callback {kind} has no method for any event: {', '.join(EVENTS)}")
     return callback

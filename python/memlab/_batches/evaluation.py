@@ -21,7 +21,7 @@ def evaluated(
     """The loss, if a criterion is given, and the metrics of all samples, by name. Raises ValueError if nothing was
     evaluated."""
     if "loss" in metrics:
-        raise ValueError('a metric cannot be called "loss": that is the criterion\'s')
+        raise ValueError('a metric cannot be called "loss": the criterion has this name')
     means = WeightedMeans()
     for batch in single(batches):
         inputs, targets = divided(batch)
@@ -70,7 +70,7 @@ class WeightedMeans:
             ValueError: nothing was added.
         """
         if not self._figures:
-            raise ValueError("nothing was evaluated: the dataloader gave no batch, or there is neither criterion nor metric")
+            raise ValueError("nothing was evaluated: the dataloader was empty, or neither criterion nor metric is set")
         return {name: _mean(rows) for name, rows in self._figures.items()}
 
 

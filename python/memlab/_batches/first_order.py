@@ -24,9 +24,9 @@ def first_order(backward: Backward) -> Backward:
     def refusing(ctx: Any, *gradients: Tensor | None) -> Any:
         if torch.is_grad_enabled():
             raise RuntimeError(
-                "create_graph=True goes through outputs that are computed in pieces, whose gradients have no graph: "
-                "gradients of gradients, as of a gradient penalty, would be left out. Compute that part from the model "
-                "itself, within memlab.offload_activations if it does not fit"
+                "create_graph=True needs gradients of gradients, as for a gradient penalty, but outputs computed in "
+                "micro-batches have none. Compute that part from the model itself, within memlab.offload_activations if it "
+                "does not fit"
             )
         return once(ctx, *gradients)
 

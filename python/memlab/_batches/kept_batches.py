@@ -65,7 +65,7 @@ class KeptBatches:
         if policy not in POLICIES:
             raise ValueError(f"keep={policy!r}: must be one of {', '.join(map(repr, POLICIES))}")
         if folder is not None and policy != "disk":
-            raise ValueError(f'keep_folder is for keep="disk", and keep is {policy!r}')
+            raise ValueError(f'keep_folder needs keep="disk", not keep={policy!r}')
         self.policy, self.folder, self.nbytes = policy, folder, _size(nbytes)
         self._files = DiskStore(folder) if policy == "disk" else None
         self.records = Records()

@@ -68,7 +68,7 @@ class Lockstep:
             loss = loss_of_outputs(tree_unflatten([as_output(leaf) for leaf in leaves], form))
             if not isinstance(loss, Tensor) or loss.dim() != 0:
                 found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
-                raise ValueError(f"the loss is {found}: it must be a tensor that is one number")
+                raise ValueError(f"the loss is {found}: it must be a scalar tensor")
             with Autocast.off():
                 scaled = scale(loss)
                 threaded.has_added = True
@@ -80,7 +80,7 @@ class Lockstep:
                 return whole(threaded)
 
         if not self._has_backward:
-            raise RuntimeError("gradients are off here (no_grad or inference_mode), and the batch needs them")
+            raise RuntimeError("gradients are off here (no_grad or inference_mode), but the batch needs them")
         self._batch.ranks.share_buffers()
         loss, inputs = self._attempted(attempt)
         self._batch.ranks.average()
@@ -180,8 +180,8 @@ class _LockstepOutputs(torch.autograd.Function):
         threaded: ThreadedBatch | None = ctx.threaded
         if threaded is None:
             raise RuntimeError(
-                "backward a second time through a batch in lockstep, whose micro-batches have ended: add the losses up, and "
-                "call backward once"
+                "backward ran a second time through a batch in lockstep, whose micro-batches have ended: add the losses, "
+                "and call backward once"
             )
         ctx.threaded = None
         requested = RequestedGradients(ctx, ctx.parameters)
@@ -199,8 +199,8 @@ def _as_leaf(output: Any) -> Any:
 
 def _in_backward(error: Exception) -> Exception:
     return torch.cuda.OutOfMemoryError(
-        f"{error}\nmemlab: a backward did not fit. The next batch is computed with less on the GPU at a time. Drop the "
-        "gradients of this one (zero_grad)"
+        f"{error}\nmemlab: a backward did not fit. The next batch keeps less on the GPU at a time. Drop the gradients of "
+        "this one (zero_grad)"
     )
 
 
@@ -208,14 +208,14 @@ def _refuse(batch: Batch) -> None:
     for name, module in batch.model.named_modules():
         if type(module).__name__ == "OptimizedModule" or isinstance(module, torch.jit.ScriptModule):
             raise RuntimeError(
-                f"{name or 'the model'} is compiled: BatchNorm within it cannot wait for other micro-batches. Give the "
-                "model as it was before"
+                f"{name or 'the model'} is compiled: its BatchNorm cannot wait for other micro-batches. Pass the model "
+                "before compilation"
             )
         if isinstance(module, nn.DataParallel):
-            raise RuntimeError(f"{name or 'the model'} is a DataParallel, which has threads of its own: give its module")
+            raise RuntimeError(f"{name or 'the model'} is a DataParallel, which starts threads: pass its module")
         if isinstance(module, nn.SyncBatchNorm) and module.training and _processes(module) > 1:
             raise RuntimeError(
-                f"{name or 'the model'} is a SyncBatchNorm of several processes: BatchNorm in lockstep is for one"
+                f"{name or 'the model'} is a SyncBatchNorm of several processes: BatchNorm in lockstep supports one process"
             )
 
 

@@ -35,7 +35,7 @@ class LoggedValues:
     def log(self, name: str, value: Any, *given: Any, **options: Any) -> None:
         """Replaces Lightning's `self.log`."""
         if given:
-            raise TypeError(f"self.log({name!r}, …): give all but name and value by their names")
+            raise TypeError(f"self.log({name!r}, …): pass all arguments after name and value as keywords")
         self._piece[1][name] = (value, options)
 
     def keep(self) -> None:

@@ -156,9 +156,9 @@ class MicrobatchThreads:
         for name, meeting in zip(self._names, meetings, strict=True):
             if (None if meeting is None else meeting.place) != (None if first is None else first.place):
                 raise RuntimeError(
-                    f"{self._names[0]} went on to {_name_of(first)}, but {name} to {_name_of(meeting)}: which layers the "
-                    "model runs depends on the samples, and BatchNorm needs all of a batch at once. Make it run the same "
-                    "layers for all, or put BatchNorm into eval mode"
+                    f"{self._names[0]} went on to {_name_of(first)}, but {name} to {_name_of(meeting)}: the layers that run "
+                    "depend on the samples, but BatchNorm needs the whole batch at once. Run the same layers for all "
+                    "samples, or put BatchNorm into eval mode"
                 )
 
 

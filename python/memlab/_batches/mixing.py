@@ -74,25 +74,25 @@ def look_for_mixing(batch: Batch, *, joins: bool, size: int = _MOST) -> None:
         raise ValueError(found.unjoinable)
     if found.mixes:
         what = (
-            "the model's outputs for a sample depend on which others are in its batch (a mean or attention over samples, or "
-            "a first dimension that is not the samples, as in nn.LSTM without batch_first)"
+            "the model's outputs for a sample depend on the other samples of its batch (a mean or attention over samples, "
+            "or a first dimension other than the samples, as in nn.LSTM without batch_first)"
         )
-        instead = "Have the model return what it computes of each sample, and compare samples in the loss"
+        instead = "Return per-sample outputs from the model, and compare samples in the loss"
     elif found.shared is not None:
         what = (
             f"all samples of a batch share random numbers of the model ({found.shared}), as with one dropout mask for all "
-            "or layers that are dropped"
+            "or dropped layers"
         )
         instead = "Draw them for each sample, or set their probability to 0"
     else:
         return
     if batch.refuse is not None:
         raise RuntimeError(
-            f"{what}, so pieces would not give the gradients of the whole batch. {instead}. memlab.accumulate and "
+            f"{what}, so micro-batches would not give the gradients of the whole batch. {instead}. memlab.accumulate and "
             "InfinityBatch allow it with exact=False"
         )
     if is_new:
-        warnings.warn(f"memlab, not exact: {what}, and pieces have others than the whole batch", stacklevel=3)
+        warnings.warn(f"memlab, not exact: {what}; micro-batches see fewer samples than the whole batch", stacklevel=3)
 
 
 def _found(batch: Batch, size: int) -> _Found:
@@ -149,8 +149,8 @@ def _tried(batch: Batch, size: int) -> _Found | None:
     for name, value in named_arguments(batch.samples.piece(range(len(batch.samples)))):
         if isinstance(value, (list, tuple)) and len(value) > 1 and all(isinstance(one, Tensor) for one in value):
             raise ValueError(
-                f"{name} is a list of tensors, and the model fails with some rows of each. If each tensor is a sample, give "
-                "one tensor of all (padded, with their sizes beside it), and have the model's forward make the list of it"
+                f"{name} is a list of tensors, and the model fails on some rows of each. If each tensor is one sample, pass "
+                "one padded tensor with their sizes, and split it in the model's forward"
             )
     return _Found()
 

@@ -17,7 +17,7 @@ from memlab._batches.trial import Trial, TrialForm, weighted_sum
 
 # The label that such models ignore.
 _IGNORED = -100
-_INSTEAD = "Have the model return its outputs, and give memlab.accumulate the loss as loss_fn"
+_INSTEAD = "Return the outputs from the model, and pass the loss to memlab.accumulate as loss_fn"
 
 _FOUND: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
@@ -87,8 +87,8 @@ def loss_in(outputs: Any) -> Tensor:
     loss = outputs.get("loss") if isinstance(outputs, dict) else getattr(outputs, "loss", None)
     if not isinstance(loss, Tensor):
         raise ValueError(
-            f"the model returns a {type(outputs).__name__} without a loss: give it labels, or give memlab a loss_fn of its "
-            "outputs"
+            f"the model returns a {type(outputs).__name__} without a loss: pass labels to the model, or a loss_fn of its "
+            "outputs to memlab"
         )
     return loss
 
@@ -113,8 +113,8 @@ def _found(model: nn.Module, samples: Samples, device: torch.device, memory: int
                 make_room(error)
     if name is None:
         raise ValueError(
-            f"the model's own loss is no mean over {', '.join(over)}, and no sum, or its gradients are none, as with a loss "
-            f"that balances experts: of two samples it is {losses[0]:.6g}, and of each alone {losses[1]:.6g} and "
+            f"the model's own loss is neither a mean over {', '.join(over)} nor a sum, or its gradients are not, as with a "
+            f"loss that balances experts. Two samples have the loss {losses[0]:.6g}; each alone has {losses[1]:.6g} and "
             f"{losses[2]:.6g}. {instead}"
         )
     return name

@@ -39,7 +39,7 @@ def module_costs(model: nn.Module, inputs: Any) -> dict[str, ModuleCost]:
     """
     samples = Samples(inputs)
     if len(samples) == 0:
-        raise ValueError("a batch of at least one sample is needed to measure what the modules take")
+        raise ValueError("measuring the modules needs a batch of at least one sample")
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     buffers, random = Buffers(model), RandomState({device})
     try:

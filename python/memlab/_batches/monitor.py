@@ -44,7 +44,7 @@ class Monitor:
     @level.setter
     def level(self, level: str) -> None:
         if level not in LEVELS:
-            raise ValueError(f"{level!r} is no level of warnings: must be one of {', '.join(map(repr, LEVELS))}")
+            raise ValueError(f"{level!r} is not a level of warnings: must be one of {', '.join(map(repr, LEVELS))}")
         self._level = level
 
     def reset(self, model: Any, optimizer: Any) -> None:

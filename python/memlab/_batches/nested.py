@@ -31,7 +31,7 @@ class Samples:
         _refuse_packed(values)
         tensors = [leaf for leaf in tree_flatten(values)[0] if isinstance(leaf, Tensor) and leaf.dim() > 0]
         if not tensors:
-            raise ValueError("a batch must have a tensor whose first dimension is its samples")
+            raise ValueError("a batch needs a tensor whose first dimension is the samples")
         self._count: int = tensors[0].shape[0]
         self.leaves, self._form = tree_flatten(values, is_leaf=self._has_entries)
 
@@ -94,8 +94,8 @@ def _refuse_packed(values: Any) -> None:
         leaves, _ = tree_flatten(value, is_leaf=lambda one: isinstance(one, PackedSequence))
         if any(isinstance(leaf, PackedSequence) for leaf in leaves):
             raise ValueError(
-                f"{name} is a PackedSequence, whose rows are of many samples: give the padded tensor and the lengths, and "
-                "have the model pack them (torch.nn.utils.rnn.pack_padded_sequence)"
+                f"{name} is a PackedSequence, whose rows belong to several samples: pass the padded tensor and the lengths, "
+                "and pack them in the model (torch.nn.utils.rnn.pack_padded_sequence)"
             )
 
 
@@ -207,7 +207,7 @@ def _joined_leaf(name: str, parts: Sequence[Any], pieces: Sequence[range], place
         if type(first).__module__.partition(".")[0] in ("builtins", "torch"):
             return first
         raise ValueError(
-            f"the model returns a {type(first).__name__}, of which memlab does not know the part of each sample"
+            f"memlab cannot split the {type(first).__name__} that the model returns into samples"
             + (": call the model with use_cache=False" if "Cache" in type(first).__name__ else "")
         )
     wrong = [unjoinable(part, len(rows), name) for part, rows in zip(parts, pieces, strict=True)]
@@ -236,7 +236,7 @@ def unjoinable(result: Any, samples: int, name: str) -> str | None:
         return None
     return (
         f"the model's {name} is a tensor of shape {tuple(result.shape)} for {samples} samples. Its first dimension must be "
-        "the samples, so that the results of pieces can be put together. If it is the model's own loss, have the model "
-        "return its outputs, and compute the loss from these. If it is a parameter, such as a scale, leave it out of the "
-        "outputs, and multiply within the model"
+        "the samples, so that memlab can join the results of micro-batches. If it is the model's own loss, return the "
+        "outputs and compute the loss from them. If it is a parameter, such as a scale, leave it out of the outputs, and "
+        "multiply within the model"
     )

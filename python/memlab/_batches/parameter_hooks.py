@@ -40,8 +40,8 @@ def once_for_all_pieces(parameters: Sequence[Tensor], ranks: Ranks) -> Iterator[
         return
     if ranks.are_several:
         raise RuntimeError(
-            "a parameter has a hook (register_hook), which would see the gradient of a piece, or the ranks' average: "
-            "change the gradients after memlab.accumulate instead"
+            "a parameter has a hook (register_hook), which would see the gradient of one micro-batch, or the ranks' "
+            "average: change the gradients after memlab.accumulate instead"
         )
     before = [parameter.grad for parameter in hooked]
     for parameter in hooked:

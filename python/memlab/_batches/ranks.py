@@ -11,8 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 #: The message for loops that call backward themselves on several ranks.
 WITHIN_A_BACKWARD = (
-    "ranks cannot wait for each other within a backward: use memlab.accumulate. (Or, of a model in DistributedDataParallel, "
-    "give the module within it, model.module, and average the gradients.)"
+    "ranks cannot wait for each other within a backward: use memlab.accumulate. (With DistributedDataParallel, you can also "
+    "pass model.module, and average the gradients.)"
 )
 
 # Minimum bytes of gradients averaged at a time: as in DistributedDataParallel.
@@ -66,8 +66,7 @@ class Ranks:
         mesh = next((one.device_mesh for one in self._model.parameters() if hasattr(one, "device_mesh")), None)
         if mesh is None or mesh.ndim > 1:
             raise RuntimeError(
-                "memlab knows models that fully_shard has sharded over a mesh of one dimension, and this one's "
-                f"mesh is {mesh}"
+                f"memlab supports models sharded by fully_shard over a mesh of one dimension; this model's mesh is {mesh}"
             )
         return mesh.get_group()
 

@@ -39,9 +39,9 @@ class FirstOutputs:
                 continue
             if are_apart(first, results[index].detach(), 0.02):
                 raise RuntimeError(
-                    "the model gives other outputs when the same samples go through it again, with the same random numbers "
-                    "and buffers: it keeps something between forwards (a cache, a counter, its own random numbers), or an "
-                    "iterable of pieces gives others the second time. Gradients would be wrong, so none were added"
+                    "the model returned other outputs for the same samples, random numbers and buffers: it keeps state "
+                    "between forwards (a cache, a counter, its own random numbers), or the iterable yielded other "
+                    "micro-batches the second time. Gradients would be wrong, so none were added"
                 )
 
     def _versions_now(self) -> dict[int, int]:

@@ -261,8 +261,8 @@ class Replay:
         if peak > memory:
             _WARNED.add(model)
             warnings.warn(
-                f"memlab: computing the loss took {readable(peak)}, and memory= allows {readable(memory)}. Smaller pieces "
-                "would not change that: outputs, their gradients and what the loss itself takes are of the whole batch",
+                f"memlab: computing the loss took {readable(peak)}, more than memory={readable(memory)}. Smaller "
+                "micro-batches do not help: the loss needs the outputs and gradients of the whole batch",
                 stacklevel=2,
             )
 
@@ -316,9 +316,8 @@ class Replay:
                 raise
             self._sizing.failed(len(rows))
             raise torch.cuda.OutOfMemoryError(
-                f"{error}\nmemlab: backward of {len(rows)} samples did not fit, after the loss was computed from their "
-                f"outputs. The next batch is computed in pieces of {max(len(rows) // 2, 1)}. Drop the gradients of this one "
-                "(zero_grad)"
+                f"{error}\nmemlab: backward of {len(rows)} samples did not fit after the loss. The next batch is computed "
+                f"in micro-batches of {max(len(rows) // 2, 1)}. Drop the gradients of this one (zero_grad)"
             ) from error
 
     def _undivided(self, work: Work, count: int, parameters: Sequence[Tensor]) -> None:

@@ -90,7 +90,7 @@ class Settings(Containers):
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("_") and name not in _ATTRIBUTES:
             if name == "plan":
-                raise AttributeError("ib.plan is how batches are computed: to be read. For warnings, set ib.warnings_level")
+                raise AttributeError("ib.plan is read-only; for warnings, set ib.warnings_level")
             near = difflib.get_close_matches(name, _ATTRIBUTES, 1)
             meant = f": did you mean {near[0]!r}?" if near else f"; it has {', '.join(_ATTRIBUTES)}"
             raise AttributeError(f"InfinityBatch has no attribute {name!r}{meant}")
@@ -153,7 +153,7 @@ class Settings(Containers):
             ValueError: no phase has this name.
         """
         if name not in self._phases or name is None:
-            raise ValueError(f"there is no phase {name!r}: {self._described()}")
+            raise ValueError(f"no phase {name!r}: {self._described()}")
         own = {id(parameter) for parameter in self._model_of(name).parameters()}
         others = [one for other in self._phases for one in self._model_of(other).parameters() if id(one) not in own]
         frozen = [parameter for parameter in others if parameter.requires_grad]
@@ -189,12 +189,12 @@ class Settings(Containers):
 
     def _check_phase(self) -> None:
         if self._name not in self._phases:
-            raise RuntimeError(f"there are several models, optimizers or criteria: {self._described()}")
+            raise RuntimeError(f"this InfinityBatch has several models, optimizers or criteria: {self._described()}")
 
     def _described(self) -> str:
         names = [name for name in self._phases if name is not None]
         if not names:
-            return "there is one model, one optimizer and one criterion"
+            return "this InfinityBatch has one model, one optimizer and one criterion"
         return f"choose one of {', '.join(map(repr, names))}, as in: with ib.phase({names[0]!r})"
 
     def _chosen(self, attribute: str, name: Any) -> Any:
@@ -233,7 +233,7 @@ class Settings(Containers):
         own = {id(parameter) for parameter in model.parameters()}
         if own and not trained & own:
             raise RuntimeError(
-                "the optimizer has none of the model's parameters: make it from those of ib.model, once it is set"
+                "the optimizer has none of the model's parameters: make it from ib.model's parameters, after ib.model is set"
             )
         self._phase.is_checked = True
 

@@ -18,22 +18,22 @@ PIECES, REPLAY, WHOLE, LOCKSTEP = "micro-batches", "replay", "whole batch", "loc
 
 #: Each strategy in words, for the printed plan.
 STRATEGIES = {
-    PIECES: "each piece forward and backward, weighted by its part of the mean",
-    REPLAY: "all pieces forward, the loss of all outputs, each piece forward again and backward",
-    WHOLE: "one forward, its activations off the GPU as far as they do not fit",
-    LOCKSTEP: "pieces in threads, which meet at each BatchNorm",
+    PIECES: "each micro-batch forward and backward, weighted by its part of the mean",
+    REPLAY: "all micro-batches forward, the loss of all outputs, each one forward again and backward",
+    WHOLE: "one forward; activations that do not fit leave the GPU",
+    LOCKSTEP: "micro-batches in threads, which wait for each other at each BatchNorm",
 }
 # Reasons against the other strategies.
-_NO_STATISTICS = "no layer is to have statistics of all samples"
-_OTHER_STATISTICS = "their pieces would have statistics of their own"
+_NO_STATISTICS = "no layer needs statistics of all samples"
+_OTHER_STATISTICS = "statistics would be those of a micro-batch"
 _INSTEAD = {
-    PIECES: {REPLAY: "it would run each forward twice", f"{WHOLE}, {LOCKSTEP}": _NO_STATISTICS},
+    PIECES: {REPLAY: "each forward would run twice", f"{WHOLE}, {LOCKSTEP}": _NO_STATISTICS},
     REPLAY: {
-        PIECES: "they need a loss that is known as a mean or a sum over samples",
+        PIECES: "the loss is not known to be a mean or a sum over samples",
         f"{WHOLE}, {LOCKSTEP}": _NO_STATISTICS,
     },
-    WHOLE: {f"{PIECES}, {REPLAY}": _OTHER_STATISTICS, LOCKSTEP: "only where an operation of the whole batch does not fit"},
-    LOCKSTEP: {f"{PIECES}, {REPLAY}": _OTHER_STATISTICS, WHOLE: "micro_batch asks for pieces"},
+    WHOLE: {f"{PIECES}, {REPLAY}": _OTHER_STATISTICS, LOCKSTEP: "only if an operation on the whole batch does not fit"},
+    LOCKSTEP: {f"{PIECES}, {REPLAY}": _OTHER_STATISTICS, WHOLE: "micro_batch asks for micro-batches"},
 }
 
 
@@ -64,7 +64,7 @@ class Strategy:
         """The list of strategies with this one marked, the reasons for it and against the others, and the size of pieces."""
         rows = [f"{'→' if name == self.name else ' '} {name:<14} {what}" for name, what in STRATEGIES.items()]
         others = [f"not {names}: {why}" for names, why in _INSTEAD[self.name].items()]
-        pieces = [] if self.pieces is None else [f"pieces: {self.pieces}"]
+        pieces = [] if self.pieces is None else [f"micro-batch size: {self.pieces}"]
         return "\n".join([*rows, "", f"{self.name}: {self.reason}", *others, *pieces])
 
 
@@ -107,17 +107,19 @@ def strategy_of(
             raise RuntimeError(f"batchnorm='frozen': {without} keeps no running statistics (track_running_stats=False)")
         return Strategy(by_loss.name, f"{by_loss.reason}; BatchNorm keeps its statistics (batchnorm='frozen')", "frozen")
     if batchnorm == "ghost":
-        why = f"{by_loss.reason}; each piece has statistics of its own (batchnorm='ghost')"
+        why = f"{by_loss.reason}; each micro-batch has its own statistics (batchnorm='ghost')"
         return Strategy(by_loss.name, why, "ghost")
     if batchnorm == "refuse":
         raise RuntimeError(
-            f"pieces of this batch would not give its gradients: {mixes}. batchnorm='exact' computes it exactly, 'frozen' "
-            "keeps the statistics, 'ghost' takes those of each piece"
+            f"micro-batches would not give the gradients of this batch: {mixes}. batchnorm='exact' computes it exactly, "
+            "'frozen' keeps the statistics, 'ghost' uses those of each micro-batch"
         )
     if at_once:
         return Strategy(WHOLE, mixes)
     if not exact:
-        return Strategy(by_loss.name, f"{by_loss.reason}; {mixes}", inexact=f"{mixes}: pieces have statistics of their own")
+        return Strategy(
+            by_loss.name, f"{by_loss.reason}; {mixes}", inexact=f"{mixes}: each micro-batch has its own statistics"
+        )
     return Strategy(LOCKSTEP, mixes)
 
 
@@ -128,13 +130,11 @@ def _by_statistics(model: nn.Module, by_loss: Strategy, *, exact: bool, at_once:
     if tracking is None:
         return by_loss
     name, layer = tracking
-    tracks = (
-        f"{name or 'the model'} is a {type(layer).__name__} with running statistics, which are of all samples of a batch"
-    )
+    tracks = f"{name or 'the model'} is a {type(layer).__name__} with running statistics of all samples of a batch"
     if at_once:
         return Strategy(WHOLE, tracks)
     # (In pieces such buffers are refused when they differ.)
-    return by_loss if exact else replace(by_loss, inexact=f"{tracks}: they move with each piece")
+    return by_loss if exact else replace(by_loss, inexact=f"{tracks}: they change with each micro-batch")
 
 
 def _by_loss(loss_fn: Callable[..., Any] | None, samples: int | None, *, has_own_loop: bool) -> Strategy:
@@ -146,5 +146,5 @@ def _by_loss(loss_fn: Callable[..., Any] | None, samples: int | None, *, has_own
     if Mean.of(loss_fn, samples) is not None:
         return Strategy(PIECES, f"{what} is a mean or a sum over samples")
     if Mean.is_weighted(loss_fn):
-        return Strategy(REPLAY, f"{what} has weights of samples, which belong to the whole batch")
-    return Strategy(REPLAY, f"{what} is no criterion of PyTorch's, and may compare samples with each other")
+        return Strategy(REPLAY, f"{what} has weights for samples of the whole batch")
+    return Strategy(REPLAY, f"{what} is not a PyTorch criterion, and may compare samples with each other")

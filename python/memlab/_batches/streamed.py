@@ -50,17 +50,19 @@ def given_by(pieces: Iterable[Any], *, have_targets: bool) -> Iterator[Given]:
         yield given
         del given
     if nothing:
-        raise ValueError("the batch has no samples: the iterable gives no pieces")
+        raise ValueError("the batch has no samples: the iterable yields nothing")
 
 
 def _given(piece: Any, have_targets: bool) -> Given:
     inputs, targets = _divided(piece) if have_targets else (piece, None)
     samples = Samples(inputs)
     if any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in samples.leaves):
-        raise ValueError("the pieces of an iterable cannot want gradients: detach() them, or give the batch as a whole")
+        raise ValueError(
+            "tensors that require gradients cannot come from an iterable: detach() them, or pass the batch as a whole"
+        )
     goals = None if targets is None else Samples(targets)
     if goals is not None and len(goals) != len(samples):
-        raise ValueError(f"a piece has {len(samples)} samples, but {len(goals)} targets")
+        raise ValueError(f"a micro-batch has {len(samples)} samples, but {len(goals)} targets")
     return Given(inputs, goals)
 
 
@@ -126,8 +128,8 @@ class StreamedMean:
         given = next(self._pieces, None)
         if versions_of(tensors) != versions:
             raise RuntimeError(
-                "the iterable has written into a piece that it gave before, which is not computed yet: the next one is read "
-                "first. Have it give new tensors (clone())"
+                "the iterable has overwritten a micro-batch before it was computed: memlab reads one ahead. Yield new "
+                "tensors (clone())"
             )
         if given is None:
             return None
@@ -168,7 +170,7 @@ class StreamedMean:
             return mean
         if len(batch.samples) < 2:
             raise ValueError(
-                "the first piece has one sample: of what the model's own loss is the mean is found by trying two of them"
+                "the first micro-batch has one sample, but memlab needs two to find the weights of the model's own loss"
             )
         return ModelLoss.of(batch.ranks.model(), batch.samples, batch.device, batch.memory)
 
@@ -259,6 +261,6 @@ class StreamedReplay:
     def _check(self, is_same: bool, index: int) -> None:
         if not is_same:
             raise RuntimeError(
-                f"the iterable gives other pieces the second time (at piece {index + 1}), and this loss needs the same: a "
-                "DataLoader must have shuffle=False. Drop the gradients of this batch (zero_grad)"
+                f"the iterable yields another micro-batch the second time (number {index + 1}), but this loss needs the "
+                "same ones: use shuffle=False in a DataLoader. Drop the gradients of this batch (zero_grad)"
             )

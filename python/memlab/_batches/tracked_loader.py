@@ -90,7 +90,7 @@ def divided(batch: Any) -> tuple[Any, Any]:
     """
     if not is_divisible(batch):
         raise TypeError(
-            f"the dataloader gives a {type(batch).__name__}: it must give (inputs, targets). For others write the loop: "
+            f"the dataloader yields a {type(batch).__name__}: it must yield (inputs, targets). For others write the loop: "
             "outputs = ib.batch_(inputs), then a loss, and loss.backward()"
         )
     *inputs, targets = batch

@@ -75,7 +75,7 @@ class TrainingReport:
 
     def __str__(self) -> str:
         if not self.epochs:
-            return "no batch was noted: ib.epoch() notes them, and ib.backward() or ib.step() in a loop of your own"
+            return "no batch was recorded: ib.epoch() records them, or ib.backward() and ib.step() in your own loop"
         has_phases = any(epoch.phase is not None for epoch in self.epochs)
         columns = [index for index, name in enumerate(_COLUMNS) if has_phases or name != "phase"]
         rows = [[row[index] for index in columns] for row in (_COLUMNS, *map(_cells, self.epochs))]
@@ -142,7 +142,7 @@ def _on_losses(records: Sequence[Record], losses: Sequence[float]) -> str | None
         return None
     return (
         f"The first loss that is not finite is {losses[bad]}, in epoch {records[bad].epoch}, batch {records[bad].batch}. "
-        "torch.autograd.set_detect_anomaly(True) names an operation whose backward gives NaN."
+        "torch.autograd.set_detect_anomaly(True) finds the operation."
     )
 
 
@@ -150,8 +150,8 @@ def _on_replay(records: Sequence[Record]) -> str | None:
     if not records or any(record.way != REPLAY or record.pieces > 1 for record in records):
         return None
     return (
-        "A batch is one piece, and replay runs its forward twice. Where batches fit, a plain loop (outputs = model(inputs)) "
-        "runs it once."
+        "Batches are one micro-batch each, and replay runs the forward twice. If batches fit, a plain loop (outputs = "
+        "model(inputs)) runs it once."
     )
 
 
@@ -169,19 +169,19 @@ def _on_pieces(records: Sequence[Record], memory: Memory | None) -> str | None:
         if largest.pieces < largest.samples or taken * 2 <= memory.room_nbytes:
             return None
         return (
-            f"A piece is one sample, which takes {_SIZE(taken)}: two do not fit into {_SIZE(memory.room_nbytes)}. "
-            "Checkpointing in the model (torch.utils.checkpoint) would make a sample smaller, and pieces larger."
+            f"A micro-batch is one sample and needs {_SIZE(taken)}: two do not fit in {_SIZE(memory.room_nbytes)}. "
+            "Checkpointing in the model (torch.utils.checkpoint) reduces that, and allows larger micro-batches."
         )
     fits = memory.room_nbytes // taken
     if fits >= largest.pieces:
-        what = f"all {largest.pieces} pieces of a batch fit at once"
+        what = f"all {largest.pieces} micro-batches of a batch fit at once"
     elif fits >= 2:
-        what = f"pieces of {fits * size} samples fit"
+        what = f"micro-batches of {fits * size} samples fit"
     else:
         return None
     return (
-        f"A piece of micro_batch={size} takes {_SIZE(taken)}, and {_SIZE(memory.room_nbytes)} may be allocated: {what}. "
-        "Without micro_batch, pieces are as large as fits."
+        f"A micro-batch of {size} needs {_SIZE(taken)} of {_SIZE(memory.room_nbytes)}: {what}. Without micro_batch, memlab "
+        "uses the largest size that fits."
     )
 
 
@@ -191,7 +191,7 @@ def _on_offloading(records: Sequence[Record], memory: Memory | None) -> str | No
         return None
     return (
         f"{_SIZE(offloaded)} were copied to the host to stay within memory={_SIZE(memory.limit_nbytes)}; the GPU has "
-        f"{_SIZE(memory.total_nbytes)}. With a larger memory= less is copied."
+        f"{_SIZE(memory.total_nbytes)}. A larger memory= copies less."
     )
 
 

@@ -14,8 +14,8 @@ def refuse_unsupported(model: nn.Module) -> None:
     kinds = {kind.__name__ for module in model.modules() for kind in type(module).__mro__}
     if "FullyShardedDataParallel" in kinds:
         raise RuntimeError(
-            "FullyShardedDataParallel averages gradients in each backward, where its pieces would be averaged again: shard "
-            "the model with torch.distributed.fsdp.fully_shard instead"
+            "FullyShardedDataParallel averages gradients in each backward, and would average those of micro-batches again: "
+            "shard the model with torch.distributed.fsdp.fully_shard instead"
         )
     replicated = next(
         (
@@ -33,6 +33,6 @@ def refuse_unsupported(model: nn.Module) -> None:
     hooked = next((name for name, parameter in model.named_parameters() if has_accumulation_hook(parameter)), None)
     if hooked is not None:
         raise RuntimeError(
-            f"{hooked} has a hook that runs when its gradient is complete (register_post_accumulate_grad_hook), as where "
-            "the optimizer steps within backward: it would run after each piece. Step after the whole batch instead"
+            f"{hooked} has a hook that runs when its gradient is complete (register_post_accumulate_grad_hook), as for an "
+            "optimizer that steps within backward: it would run after each micro-batch. Step after the whole batch instead"
         )

@@ -133,7 +133,7 @@ class WeightedBackward:
             self._keep(piece.rows, outputs)
         loss = self._mean(outputs, self._mean.countable(targets))
         if loss.dim() != 0:
-            raise ValueError(f"the loss has shape {tuple(loss.shape)}: it must be one number")
+            raise ValueError(f"the loss has shape {tuple(loss.shape)}: it must be a scalar")
         if not self._mean.is_sum:
             share = self._share(targets, len(piece.rows), loss)
             # The model's own loss of a piece without labels is NaN.

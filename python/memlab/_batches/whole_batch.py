@@ -121,7 +121,7 @@ class WholeBatch:
         with self._offloading(budget):
             loss = loss_of(call(self._batch.ranks.model(True), inputs.piece(self._rows, self._batch.device)))
         if not isinstance(loss, Tensor) or loss.dim() != 0:
-            raise ValueError(f"the loss is {type(loss).__name__}: it must be a tensor that is one number")
+            raise ValueError(f"the loss is {type(loss).__name__}: it must be a scalar tensor")
         with Autocast.off():
             scale(loss).backward(inputs=inputs.beside(wanted))
         inputs.take(self._rows)

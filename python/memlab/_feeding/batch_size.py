@@ -54,7 +54,7 @@ def largest_fitting_batch(planner: Planner, card: Any, allocator: str | None, on
     there = readable(card) if isinstance(card, int) else str(card)
     needed = _smallest_card(planner, allocator, one_read_count)
     enough = f"{readable(needed)} would be enough" if needed else "no card is large enough"
-    fewer = f"; with one_read_count={most} {there} would do" if most else ""
+    fewer = f"; one_read_count={most} would fit in {there}" if most else ""
     raise NotEnoughGPURam(f"a batch of {one_read_count} (one_read_count) does not fit into {there}: {enough}{fewer}")
 
 

@@ -110,7 +110,7 @@ class ReadingRoom:
             self._condition.notify_all()
         if needed > self.nbytes:
             raise NotEnoughCPURam(
-                f"a sample takes {readable(sample_bytes)} when it is read, for which a reader needs {readable(needed)}, and "
-                f"cpu_memory_limit leaves {readable(self.nbytes)} beside the batches: read it in the type that the Config "
-                f"says, yield one variation at a time, or give at least {readable(needed - self.nbytes)} more"
+                f"reading a sample of {readable(sample_bytes)} needs {readable(needed)}, but cpu_memory_limit leaves "
+                f"{readable(self.nbytes)} beside the batches: read it as the Config's dtype, yield one variation at a time, "
+                f"or allow at least {readable(needed - self.nbytes)} more"
             )

@@ -22,7 +22,7 @@ def feeding_device(device: Any) -> torch.device:
         return where
     if where.type != "cuda":
         raise ValueError(
-            f"device={device!r}: must be a CUDA device or the CPU; for others move batches in apply_on_input_batch"
+            f"device={device!r}: must be a CUDA device or the CPU; move batches to others in apply_on_input_batch"
         )
     if not torch.cuda.is_available():
         raise RuntimeError(f"device={device!r}: PyTorch finds no CUDA device here")

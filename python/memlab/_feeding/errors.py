@@ -22,7 +22,7 @@ class NotEnoughCPURam(MemoryError):
     ...     memlab.Config(memlab.KiB(64), None, 10, (3, 64, 64), (1,), None, batch_size=8)
     ... except memlab.NotEnoughCPURam as error:
     ...     print(error)
-    cpu_memory_limit=64.0 KiB: feeding batches of 1 takes 456 KiB (two batches, and one sample while it is read)
+    cpu_memory_limit=64.0 KiB: feeding batches of 1 needs 456 KiB (two batches, and one sample while it is read)
     """
 
 

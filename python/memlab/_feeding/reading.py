@@ -92,7 +92,7 @@ class SampleReaders:
                 return form.write(variations, rows, first), is_tensor(variations)  # The sample itself.
             held_bytes = variations.nbytes
         elif not isinstance(variations, Iterable):
-            raise TypeError(f"gives {type(variations).__name__}; must be a generator or an iterable of arrays or tensors")
+            raise TypeError(f"returns {type(variations).__name__}; must be a generator or an iterable of arrays or tensors")
         row, end = first, first + self._one_read_count
         for sample in variations:
             if row == end:

@@ -23,8 +23,8 @@ def numpy_dtype(dtype: Any) -> np.dtype[Any]:
             return np.dtype(name)
         except TypeError:
             raise TypeError(
-                f"{dtype}: NumPy has no such type; read float32 or uint8 samples, and give the Feeder "
-                f"convert_input={dtype}, which converts on the device"
+                f"{dtype} is not a NumPy type; read float32 or uint8 samples, and pass convert_input={dtype} to the Feeder, "
+                "which converts on the device"
             ) from None
     return np.dtype(dtype)
 
@@ -68,9 +68,9 @@ class SampleForm:
         """
         array = sample if type(sample) is np.ndarray else as_array(sample)
         if array.shape != self.shape:
-            raise ValueError(f"has shape {array.shape}; the Config says {self.shape}")
+            raise ValueError(f"has shape {array.shape}; the Config has {self.shape}")
         if array.dtype != self.dtype and not np.can_cast(array.dtype, self.dtype, "same_kind"):
-            raise TypeError(f"is {array.dtype}; the Config says {self.dtype}, to which that is not converted")
+            raise TypeError(f"is {array.dtype}, which cannot be converted to the Config's {self.dtype}")
         rows[row] = array
         return array.nbytes
 

@@ -95,7 +95,7 @@ class DeviceCopies:
         with self._torch.cuda.device(self.device):
             error = self._torch.cuda.cudart().cudaHostRegister(slot.address, slot.nbytes, 0)
         if int(error) != 0:
-            warn_once(f"the feeder's batches cannot be pinned ({error}): copies to the GPU are slower, and wait")
+            warn_once(f"the feeder's batches cannot be pinned ({error}): copies to the GPU are slower and synchronous")
         return int(error) == 0
 
 

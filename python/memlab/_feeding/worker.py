@@ -91,7 +91,7 @@ class WorkerProcess:
             self._process.start()
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise TypeError(
-                f"a reader cannot be sent to a worker process ({error}): give functions of a module, or processes=False"
+                f"a reader cannot be sent to a worker process ({error}): use functions of a module, or processes=False"
             ) from error
         finally:
             child.close()

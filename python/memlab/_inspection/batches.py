@@ -65,9 +65,7 @@ def length_of(batch: Any, dimension: int) -> tuple[int, list[str]]:
         if tensor.ndim > dimension and tensor.shape[dimension] > 0:
             names.setdefault(tensor.shape[dimension], []).append(name)
     if not names:
-        raise ValueError(
-            f"the batch has no tensor with a dimension {dimension}, which would be its length: pass length_dim="
-        )
+        raise ValueError(f"the batch has no tensor with a dimension {dimension} for the length: pass length_dim=")
     return max(names.items(), key=lambda found: len(found[1]))
 
 

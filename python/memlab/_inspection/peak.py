@@ -105,27 +105,29 @@ def _warnings(family: _native.PlanFamily, batch: int, card: Card, steadiness: st
     unmatched, allocations, nbytes, low, high = family.unmatched(batch)
     if unmatched:
         warnings.append(
-            f"{unmatched} of {allocations} allocations at batch {high} are not made at batch {low} (at most "
-            f"{readable(nbytes)} at once): they are taken to be the same at every batch"
+            f"{unmatched} of {allocations} allocations at batch {high} have no match at batch {low} (at most "
+            f"{readable(nbytes)} at once): they count the same at every batch"
         )
     reads = [f"{_line(line)} ({count} times)" for line, count in family.read_backs if not _is_of_the_scaler(line)]
     if reads:
         more = f" and {len(reads) - _SHOWN_READS} more lines" if len(reads) > _SHOWN_READS else ""
         warnings.append(
             "values read back from the GPU are 0 on a simulated card. If sizes depend on one of these, the figures are too "
-            f'small, and source="gpu" is right: {", ".join(reads[:_SHOWN_READS])}{more}'
+            f'small; use source="gpu": {", ".join(reads[:_SHOWN_READS])}{more}'
         )
     if steadiness == "grows":
-        warnings.append(f"each step keeps {readable(growth)} more: no card is large enough for ever")
+        warnings.append(f"each step keeps {readable(growth)} more: a long run fits on no card")
     elif steadiness == "not yet":
-        warnings.append("the allocator did not become steady: a long run may reserve somewhat more")
+        warnings.append("the allocator had not settled: a long run may reserve more")
     elif steadiness == "unknown":
-        warnings.append("the recorded steps differ, or are too few: the figures are of these alone. More `steps` say more")
+        warnings.append(
+            "the recorded steps differ, or are too few: the figures hold for these steps only. Record more `steps`"
+        )
     if family.is_far(batch):
         warnings.append(
             f"batch {batch} is far from the recorded ones, {listed(family.recorded_batches)}: kernels may choose other "
-            "ways; larger `batches` say more"
+            "algorithms; record larger `batches`"
         )
     if not card.is_measured:
-        warnings.append(f"the context of this card, {readable(card.context)}, is an estimate: some hundred MiB more or less")
+        warnings.append(f"the context of this card, {readable(card.context)}, is an estimate, to a few hundred MiB")
     return warnings

@@ -18,9 +18,7 @@ from memlab._inspection.training import Training
 from memlab._inspection.weightless_pickle import packed
 from memlab._tools.messages import warn_if_slow
 
-_SLOW = (
-    "still recording the model: memlab.inspect starts up to four processes, and each imports PyTorch and runs a few steps"
-)
+_SLOW = "still recording the model: memlab.inspect starts up to four processes; each imports PyTorch and runs a few steps"
 _SLOW_SECONDS = 20
 _PACKAGES = Path(__file__).resolve().parent.parent.parent
 

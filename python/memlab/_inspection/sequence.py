@@ -60,7 +60,7 @@ class StepSequence:
         for row in shown:
             sizes = map(readable, (row.allocated, row.reserved, row.needed))
             cells.append(
-                (row.order, *sizes, str(row.retries), "yes" if row.fits else "no", row.allocator or "PyTorch's own")
+                (row.order, *sizes, str(row.retries), "yes" if row.fits else "no", row.allocator or "PyTorch's default")
             )
         return "\n".join([head, "", *aligned(cells), "", f"{self.advice[:1].upper()}{self.advice[1:]}."])
 

@@ -78,8 +78,8 @@ def packed(model: torch.nn.Module, payload: Any, by_value: list[torch.Tensor]) -
         _pickler_class()(file, tensors, by_value).dump((tensors, payload))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise UnpicklableModelError(
-            f"the model, its batch, loss or optimizer cannot be sent to another process ({error}). "
-            "`memlab plan -- python script.py --batch {batch}` plans a program as it is"
+            f"the model, its batch, loss or optimizer cannot be sent to another process ({error}). Use `memlab plan -- "
+            f"python script.py --batch {{batch}}`, which runs a program unchanged"
         ) from error
     return file.getvalue()
 
@@ -127,7 +127,7 @@ def _pickler_class() -> Any:
 
         def _structure_of(self, tensor: torch.Tensor) -> tuple[Any, ...]:
             if tensor.layout != torch.strided:
-                raise TypeError(f"a tensor has the layout {tensor.layout}")
+                raise TypeError(f"the tensor layout {tensor.layout} is not supported")
             storage = tensor.untyped_storage()
             self._kept.append((tensor, storage))
             size = self._storages.setdefault(storage_key(storage), StorageSize(storage.nbytes()))
@@ -150,7 +150,7 @@ class _PicklerWithoutMain(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if getattr(obj, "__module__", None) == "__main__" and hasattr(obj, "__qualname__"):
             raise pickle.PicklingError(
-                f"{obj.__qualname__} is defined in the main program: install cloudpickle, or move it to a module of its own"
+                f"{obj.__qualname__} is defined in the main program: install cloudpickle, or move it to a module"
             )
         return NotImplemented
 

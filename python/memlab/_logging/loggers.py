@@ -41,8 +41,8 @@ def sinks_of(logger: Any, prefix: str) -> list[Sink]:
     if callable(logger):
         return [_Function(logger)]
     raise TypeError(
-        f"memlab.log was given a {type(logger).__name__}, which is no logger: give one of Lightning's, a SummaryWriter, a "
-        "run of W&B, mlflow, an Accelerator, or a function of figures and step"
+        f"memlab.log does not support a {type(logger).__name__}: pass a Lightning logger, a SummaryWriter, a W&B run, "
+        "mlflow, an Accelerator, or a function of figures and step"
     )
 
 
@@ -74,7 +74,7 @@ def _run_of(logger: Any) -> Any:
     run = _active(logger)
     if run is None:
         begin = {"wandb": "wandb.init()", "mlflow": "mlflow.start_run()"}[logger.__name__]
-        raise TypeError(f"memlab.log was given {logger.__name__}, in which no run is active: call {begin} first")
+        raise TypeError(f"{logger.__name__} has no active run for memlab.log: call {begin} first")
     return run
 
 

@@ -40,7 +40,7 @@ class Monitor:
         path = write_report(folder / REPORT_NAME, ranks)
         if path is not None:
             for sink in sinks:
-                _guarded("the report is not with the logger", partial(sink.add_report, path))
+                _guarded("the logger did not get the report", partial(sink.add_report, path))
 
 
 def _guarded(what: str, do: Callable[[], None]) -> None:

@@ -69,7 +69,7 @@ class CellMemory:
         if not notes and self._is_stopped:
             notes.append("no figures: `memlab.stop()` ended the recording before the cell ended")
         if self.has_gap:
-            notes.append("events are missing: the figures are those until then")
+            notes.append("events are missing: the figures cover the time before")
         return notes
 
     def _line_rows(self) -> tuple[_Rows, list[int]]:

@@ -76,7 +76,7 @@ class _Output:
     def __init__(self, name: str) -> None:
         from IPython.display import HTML, display
 
-        self._handle = display(HTML(f"{name} runs"), display_id=True)
+        self._handle = display(HTML(f"{name} is running"), display_id=True)
 
     def show(self, memory: CellMemory) -> None:
         self._handle.update(memory)
@@ -95,7 +95,7 @@ class _Widget:
 
         class LiveMemory(anywidget.AnyWidget):  # type: ignore[misc]
             _esm = _WIDGET
-            html = traitlets.Unicode(f"{name} runs").tag(sync=True)
+            html = traitlets.Unicode(f"{name} is running").tag(sync=True)
 
             def __repr__(self) -> str:
                 return f"memlab follows {name}"

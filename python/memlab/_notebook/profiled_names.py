@@ -35,7 +35,7 @@ class ProfiledNames:
                 defined = _defined_names(source)
             root = re.match(r"\w*", name)
             if root is None or (root.group() not in defined and "*" not in defined):
-                raise UsageError(f"{name!r} is no function: {error}")
+                raise UsageError(f"{name!r} is not a function: {error}")
 
     def add_found(self) -> None:
         """Adds the functions defined meanwhile, including redefined ones."""
@@ -47,7 +47,7 @@ class ProfiledNames:
         for name in self._names:
             error = self._add(name)
             if error is not None:
-                raise UsageError(f"{name!r} is no function: {error}")
+                raise UsageError(f"{name!r} is not a function: {error}")
 
     def _add(self, name: str) -> str | None:
         """Looks up a name and adds its function. Returns the error if it is no function."""

@@ -42,7 +42,7 @@ class KnownTensors:
         (name, tensor), *others = added.items()
         more = f" (and {len(others)} more)" if others else ""
         raise RuntimeError(
-            f"{name}{more} was added after the model was {what}, and lies on {tensor.device}, where the model does not run: "
+            f"{name}{more} was added after the model was {what}, and is on {tensor.device}, where the model does not run: "
             f"{cure}"
         ) from error
 

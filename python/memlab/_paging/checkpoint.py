@@ -85,7 +85,7 @@ def sources_in(path: str) -> Iterator[Source]:
     """Yields the tensors of a .safetensors file, a sharded index, or a folder with either. Raises ValueError or OSError."""
     for name, file, kind, shape, offset, nbytes in _native.checkpoint_tensors(path):
         if kind not in _TYPES:
-            raise ValueError(f"{name} in {file} is of type {kind}, which memlab.load does not read")
+            raise ValueError(f"{name} in {file} has type {kind}, which memlab.load does not support")
         yield Source(name, file, _TYPES[kind], tuple(shape), offset, nbytes)
 
 
@@ -109,12 +109,12 @@ def give_memory(model: nn.Module, sources: dict[str, Source], dtype: torch.dtype
         if source is None:
             if tensor.is_meta:
                 raise ValueError(
-                    f"{names[0]} is on the meta device and not in the file: take a file that has it, or give it a value "
-                    "before (buffers have values in a model built under memlab.skeleton())"
+                    f"{names[0]} is on the meta device and not in the file: use a file that has it, or set its value before "
+                    "(memlab.skeleton() keeps the values of buffers)"
                 )
             continue
         if tuple(tensor.shape) != source.shape:
-            raise ValueError(f"{source.name}: the model has {tuple(tensor.shape)}, the file {source.shape}")
+            raise ValueError(f"{source.name}: the model has shape {tuple(tensor.shape)}, the file {source.shape}")
         found.append((tensor, entries, source))
     by_tensor: dict[int, Source] = {}
     for tensor, entries, source in found:

@@ -56,9 +56,9 @@ def collect(
     residents: list[list[Tensor]] = []
     for name, tensor, entries in found.values():
         if isinstance(tensor, (nn.UninitializedParameter, nn.UninitializedBuffer)):
-            raise ValueError(f"{name} is not initialized yet: run a lazy module once before it is paged")
+            raise ValueError(f"{name} is not initialized yet: run the lazy module once before paging")
         if tensor.is_meta:
-            raise ValueError(f"{name} has no values (it is on the meta device): give the model weights with memlab.load")
+            raise ValueError(f"{name} has no values (it is on the meta device): load the weights with memlab.load")
         if is_plain(tensor):
             by_storage.setdefault(storage_key(tensor.untyped_storage()), []).append((name, tensor, entries))
         else:

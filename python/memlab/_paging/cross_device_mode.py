@@ -34,8 +34,8 @@ class CrossDeviceMode(OperationMode):
         if any(tensor.device != here for tensor in written_by(func, args, kwargs)):
             raise RuntimeError(
                 f"this forward writes to a tensor on another device than {here}, where memlab.page has put the layer: "
-                "memory that lasts from one forward to the next, such as a static cache, is to be made after the first "
-                "forward of a model over several devices"
+                "create memory that lasts between forwards, such as a static cache, after the first forward of a model over "
+                "several devices"
             )
 
         def moved(tensor: Tensor) -> Tensor:

@@ -126,9 +126,9 @@ class EditTracker:
         names = [p.name for p in tensors if p.has_other_layout() or self.memory.differs(p, p.tensor.detach().cpu())]
         if names:
             raise RuntimeError(
-                f"{', '.join(names)} changed after memlab.page, and other processes of this host read the former value from "
-                'the same memory, as forwards do (shared="host"): undo the edit, or unpage the model before editing it. To '
-                'edit it while it is paged, page it without shared="host"'
+                f"{', '.join(names)} changed after memlab.page, but forwards and other processes of this host still read "
+                'the former value (shared="host"): undo the edit, or unpage the model before editing. To edit it while '
+                'paged, page it without shared="host"'
             )
 
     def _touched(self) -> set[PagedTensor]:
@@ -158,8 +158,8 @@ class EditTracker:
         if self.on_change == "error" and names:
             raise RuntimeError(
                 f"{', '.join(names)} changed after memlab.page, by an edit in place or load_state_dict: call "
-                "model.memlab.refresh() to copy this edit to the device, page the model with "
-                'on_change="upload" to copy all edits, or unpage it before editing it'
+                'model.memlab.refresh() to copy this edit to the device, page the model with on_change="upload" to copy all '
+                "edits, or unpage it before editing"
             )
         self._upload(index, tensors)
 
@@ -167,8 +167,8 @@ class EditTracker:
         """Accepts another Parameter that the program gave a module for this one."""
         if paged.weight.shared:
             raise RuntimeError(
-                f"{paged.name} was replaced by another tensor, or removed, after memlab.page, and its memory is shared with "
-                "other processes of this host: unpage the model before changing what it is made of"
+                f"{paged.name} was replaced by another tensor, or removed, after memlab.page, but other processes of this "
+                "host share its memory: unpage the model before replacing tensors"
             )
         if (
             self.on_change == "error"
@@ -178,8 +178,8 @@ class EditTracker:
         ):
             raise RuntimeError(
                 f"{paged.name} was replaced by another tensor, or removed, after memlab.page: unpage the model before "
-                'changing what it is made of (on_change="upload" takes tensors of the same kind that are not shared), and '
-                "before torch.func.functional_call or torch.export, which replace its tensors"
+                'replacing tensors (on_change="upload" accepts tensors of the same kind that are not shared), and before '
+                "torch.func.functional_call or torch.export, which replace its tensors"
             )
         with torch.no_grad(), torch.inference_mode(False):
             paged.tensor.data = paged.tensor.detach().clone()  # Other references to it keep its value.
@@ -193,7 +193,7 @@ class EditTracker:
         for paged in tensors:
             if paged.has_other_layout():
                 raise RuntimeError(
-                    f"{paged.name} was {_layout_text(paged.layout)} when the model was paged, and is "
+                    f"{paged.name} was {_layout_text(paged.layout)} when the model was paged, but is "
                     f"{_layout_text(layout_of(paged.tensor))} now: unpage the model before changing types, shapes or strides"
                 )
             if paged.tensor.data_ptr() != paged.address:
@@ -214,8 +214,8 @@ class EditTracker:
         given_other = sum(other.tensor.data_ptr() != other.address for other in paged.weight.tensors)
         if use_count(storage_key(storage)) > paged.weight.own_use_count - given_other:
             raise RuntimeError(
-                f"{paged.name} was given other memory (`.data = …`), whose bytes memlab copies to its former memory, but "
-                "that is still in use and would be overwritten: keep a copy of the former values instead (`.data.clone()`)"
+                f"{paged.name} was given other memory (`.data = …`). memlab copies its bytes to the former memory, which is "
+                "still in use and would be overwritten: keep a copy of the former values instead (`.data.clone()`)"
             )
 
     # Writes of forwards.
@@ -282,8 +282,8 @@ class EditTracker:
             self._put_unloaded(paged)
             raise RuntimeError(
                 f"a forward assigned {tuple(tensor.shape)} of {tensor.dtype} to {paged.name}, which was "
-                f"{tuple(paged.tensor.shape)} of {paged.tensor.dtype} when the model was paged: such a buffer cannot be "
-                "paged"
+                f"{tuple(paged.tensor.shape)} of {paged.tensor.dtype} when the model was paged: memlab cannot page a buffer "
+                "that changes its form"
             )
         paged.tensor.copy_(tensor)
         paged.mark_known()

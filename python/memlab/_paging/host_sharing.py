@@ -93,7 +93,7 @@ class _Waiting:
 
     def __call__(self, process: int) -> None:
         if time.monotonic() - self._since >= patient(SILENT_SECONDS):
-            warn_once(f'shared="host" waits for {_described(process)}, which fills or hands out the weights')
+            warn_once(f'shared="host" is waiting for {_described(process)}, which fills or hands out the weights')
 
 
 def _described(process: int) -> str:
@@ -137,6 +137,6 @@ def _refuse_difference(weight: Weight, memory: ArenaMemory, from_files: Collecti
     for paged in weight.tensors:
         if id(paged.tensor) not in from_files and memory.differs(paged, paged.tensor.detach().cpu()):
             raise ValueError(
-                f"{paged.name} has other values here than in the processes of this host that share a model of this form: "
-                'load the same weights in all of them, or give models that differ a name each: shared="host:NAME"'
+                f"{paged.name} has other values here than in the processes of this host that share this model: load the "
+                'same weights in all of them, or use a separate name for each version: shared="host:NAME"'
             )

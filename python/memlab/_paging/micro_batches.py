@@ -69,8 +69,8 @@ def in_micro_batches(
                 _set_buffers(block, written)
             if not same:
                 raise ValueError(
-                    f"micro_batch: {type(block).__name__} does not give the same for {batch} samples at once as for {size} "
-                    "at a time: an argument that is no batch is as long as one, or samples depend on each other. Page the "
+                    f"micro_batch: {type(block).__name__} returns other results for {batch} samples at once than for {size} "
+                    "at a time: an argument other than the batch has its length, or samples depend on each other. Page the "
                     "model without micro_batch"
                 )
             return whole
@@ -98,8 +98,8 @@ def _refuse(block: nn.Module, leaves: list[Any]) -> None:
     for leaf in leaves:
         if not isinstance(leaf, Tensor) and "Cache" in type(leaf).__name__:
             raise RuntimeError(
-                f"micro_batch cannot cut a {type(leaf).__name__} into pieces: call the model with use_cache=False, or page "
-                "it without micro_batch"
+                f"micro_batch cannot split a {type(leaf).__name__}: call the model with use_cache=False, or page it without "
+                "micro_batch"
             )
     for module in block.modules():
         if module.training and isinstance(module, BatchNorm):

@@ -101,7 +101,7 @@ class ModelPager:
     def release(self) -> None:
         """Removes the patch from the model. The tensors stay views of the arena, which they keep alive."""
         if any(pager.in_forward() for pager in self.pagers):
-            raise RuntimeError("a forward of this model is under way: call memlab.unpage(model) when it has ended")
+            raise RuntimeError("a forward of this model is running: call memlab.unpage(model) after it")
         is_forked = os.getpid() != self.process
         if is_forked and not self.memory.arena.inherited:
             raise self._forked()
@@ -119,11 +119,11 @@ class ModelPager:
         if not self.memory.arena.inherited:
             return RuntimeError(
                 f"{forked}no copy of its weights, whose memory is pinned: load and page the model in this process, or start "
-                'it with the method "spawn"'
+                'the process with the method "spawn"'
             )
         return RuntimeError(
-            f"{forked}none of the threads that copy its weights: call memlab.unpage(model) in this process, and "
-            "memlab.page(model) to page it here"
+            f"{forked}none of the threads that copy its weights: call memlab.unpage(model), then memlab.page(model), in "
+            "this process"
         )
 
     def _learning_forward(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:

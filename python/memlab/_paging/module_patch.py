@@ -64,7 +64,7 @@ class InPlaceOfMethod:
         return MethodType(getattr(type(owner), self.name), owner) if owner is not None else self
 
     def __reduce__(self) -> Any:
-        raise TypeError("memlab's part of a paged module cannot be pickled by itself: pickle the model")
+        raise TypeError("a module of a paged model cannot be pickled alone: pickle the model")
 
 
 class PatchedMethod(InPlaceOfMethod, functools.partial[Any]):
@@ -151,8 +151,8 @@ class ModulePatch:
 
     def _refuse(self, *_args: Any, **_kwargs: Any) -> Any:
         raise RuntimeError(
-            f"this model is {self.what} by memlab: it runs on its device already, and its weights cannot be moved or cast. "
-            "Give it back with memlab.unpage(model) first."
+            f"this model is {self.what} by memlab: it already runs on its device, and its weights cannot be moved or cast. "
+            "Call memlab.unpage(model) first."
         )
 
     def _save_to_state_dict(self, module: nn.Module, *args: Any, **kwargs: Any) -> None:

@@ -71,7 +71,7 @@ class MultiDevicePager(ModelPager):
         super()._refuse_call()
         if self.settings[0].device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
-                "a CUDA graph is of one device, and this model is paged to several: page it to one to capture it "
+                "a CUDA graph uses one device, but this model is paged to several: page it to one before capture "
                 '(memlab.unpage(model), then memlab.page(model, "cuda:0"))'
             )
 
@@ -215,13 +215,13 @@ class MultiDevicePager(ModelPager):
             return
         if self.surveyor is not None:
             raise RuntimeError(
-                f"{trained[0].name} requires a gradient, and on which device it is to train is known after the first "
-                "forward: run this one under torch.no_grad()"
+                f"{trained[0].name} requires a gradient, but its device is known only after the first forward: run this one "
+                "under torch.no_grad()"
             )
         for weight in trained:
             if weight.other_stretches:
                 raise RuntimeError(
-                    f"{weight.name} would be trained in this forward, and modules on several devices have it: freeze it, or "
+                    f"{weight.name} would be trained in this forward, but modules on several devices use it: freeze it, or "
                     "page the model to one device"
                 )
         for pager in self.pagers:

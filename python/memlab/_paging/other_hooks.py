@@ -46,14 +46,14 @@ def refuse_hooked(model: nn.Module) -> None:
         hook = module.__dict__.get(ACCELERATE)
         if hook is not None and not isinstance(hook, ExecutionDevice):
             raise RuntimeError(
-                f"{named} has a hook of accelerate ({type(hook).__name__}), which moves weights or inputs itself: call "
+                f"{named} has a hook of accelerate ({type(hook).__name__}), which also moves weights or inputs: call "
                 "accelerate.hooks.remove_hook_from_module(model, recurse=True) before paging. Load the model without "
-                "device_map, so that no weight is left on the disk or on the meta device"
+                "device_map, so that no weight stays on the disk or on the meta device"
             )
         hooks = getattr(module.__dict__.get(DIFFUSERS), "hooks", {})
         moving = next((kind for kind in _MOVING if kind in hooks), None)
         if moving is not None:
             raise RuntimeError(
-                f"{named} has a hook of diffusers ({moving}), which moves or casts weights itself: page the model without "
+                f"{named} has a hook of diffusers ({moving}), which also moves or casts weights: page the model without "
                 "enable_group_offload() and enable_layerwise_casting()"
             )

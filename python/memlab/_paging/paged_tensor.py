@@ -183,8 +183,8 @@ class PagedTensor:
 def shared_write(names: list[str]) -> RuntimeError:
     """Returns the error for a forward that writes to weights that other processes read too."""
     return RuntimeError(
-        f"a forward wrote to {', '.join(names)}, which other processes of this host read too, and which keeps its value: "
-        'page a model that writes to its parameters without shared="host"'
+        f"a forward wrote to {', '.join(names)}, which other processes of this host also read: page a model that writes to "
+        'its parameters without shared="host"'
     )
 
 
@@ -196,7 +196,7 @@ def _refuse_gradient(tensor: Tensor) -> None:
 
 def _raise_for_gradient(_: Tensor) -> None:
     raise RuntimeError(
-        "a gradient was asked for a weight of a paged model, which would be lost: freeze the weights "
+        "a gradient was asked for a weight of a paged model, and would be lost: freeze the weights "
         "(model.requires_grad_(False)), call the model with gradients enabled if these train beside frozen ones, or unpage "
         "the model to train it"
     )

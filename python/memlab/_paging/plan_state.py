@@ -8,7 +8,7 @@ from enum import Enum
 
 # Reasons why tensors are resident, that is, stay on the device.
 SMALL_BUFFERS = "small buffers"
-NO_PLAIN_MEMORY = "no plain memory: quantized, sparse, or another subclass of torch.Tensor"
+NO_PLAIN_MEMORY = "not plain memory: quantized, sparse, or another subclass of torch.Tensor"
 WRITTEN = "written to in forwards"
 ADDED = "added after the model was paged"
 TRAINED = "trained: they required gradients in a forward with gradients enabled"

@@ -39,8 +39,8 @@ def make_placement(
         budget = settings.budget - plan.resident_tensor_bytes
         if budget < 0:
             raise ValueError(
-                f"the budget of {readable(settings.budget)} is too small: what is kept on the device all the time, such "
-                f"as buffers, takes {readable(plan.resident_tensor_bytes)}"
+                f"the budget of {readable(settings.budget)} is too small: tensors that stay on the device, such as buffers, "
+                f"need {readable(plan.resident_tensor_bytes)}"
             )
         if budget < available:
             whose = f"the budget of {readable(settings.budget)}"
@@ -125,10 +125,10 @@ def _check(units: list[Unit], schedule: Schedule, allowed: int, whose: str) -> N
         together = _copied(units, point)
         needed = staying + _bytes_of(together)
         if needed > allowed:
-            verb = "are needed at once" if len(together) > 1 else "is copied as one"
+            verb = "are needed at once" if len(together) > 1 else "is copied as a whole"
             raise ValueError(
-                f"{whose} is too small: {' and '.join(unit.name for unit in together)} {verb}. With what stays on the "
-                f"device that takes {readable(needed)}, and weights may take {readable(allowed)}"
+                f"{whose} is too small: {' and '.join(unit.name for unit in together)} {verb}. With resident weights, that "
+                f"needs {readable(needed)}, but only {readable(allowed)} may be used for weights"
             )
 
 

@@ -34,26 +34,26 @@ class Settings:
         if not devices:
             raise _refusal("device", devices, 'a device, such as "cuda", or a list of them')
         if options.get("micro_batch") is not None:
-            raise ValueError("micro_batch is for a model on one device: leave it out, or give one device")
+            raise ValueError("micro_batch needs a model on one device: leave it out, or pass one device")
         where = [device_of(device) for device in devices]
         twice = next((device for device in where if where.count(device) > 1), None)
         if twice is not None:
-            raise ValueError(f"device={list(map(str, devices))}: {twice} is there twice; name each device once")
+            raise ValueError(f"device={list(map(str, devices))}: {twice} is named twice; name each device once")
         if len({device.type for device in where}) > 1:
-            raise ValueError(f"device={list(map(str, devices))}: all must be GPUs (the CPU's are for tests)")
+            raise ValueError(f"device={list(map(str, devices))}: all must be GPUs (paging to the CPU is for tests)")
         budgets = budget
         if isinstance(budget, dict):
             known = {device_of(device): value for device, value in budget.items()}
             unknown = known.keys() - where
             if unknown:
                 raise ValueError(
-                    f"budget names {', '.join(map(str, unknown))}, which device does not: name devices of the list"
+                    f"budget names {', '.join(map(str, unknown))}, which device does not contain: name devices of the list"
                 )
             budgets = [known.get(device) for device in where]
         elif not isinstance(budget, (list, tuple)):
             budgets = [budget] * len(where)
         if len(budgets) != len(where):
-            raise _refusal("budget", budget, f"one for each of the {len(where)} devices, or one size that each has")
+            raise _refusal("budget", budget, f"one for each of the {len(where)} devices, or one size for all")
         return [cls.checked(device, budget=one, **options) for device, one in zip(where, budgets, strict=True)]
 
     @classmethod
@@ -80,7 +80,7 @@ class Settings:
         if on_change not in ("error", "upload"):
             raise _refusal("on_change", on_change, '"error" or "upload"')
         if shared is not None and (not isinstance(shared, str) or not re.fullmatch(r"host(:.+)?", shared)):
-            raise _refusal("shared", shared, '"host", "host:NAME" for a name of your own, or None')
+            raise _refusal("shared", shared, '"host", "host:NAME" with any name, or None')
         if micro_batch is not None and (
             isinstance(micro_batch, bool) or not isinstance(micro_batch, int) or micro_batch < 1
         ):
@@ -114,14 +114,14 @@ def device_of(device: torch.device | str) -> torch.device:
     Raises RuntimeError if it does not exist, ValueError or TypeError if it is not a device.
     """
     if isinstance(device, (list, tuple)):
-        raise ValueError(f"device={device!r}: only memlab.page takes several devices; give one")
+        raise ValueError(f"device={device!r}: only memlab.page takes several devices; pass one")
     try:
         device = torch.device(device)
     except (RuntimeError, TypeError):
         wanted = f'device={device!r}: must be a device, such as "cuda" or "cuda:1"'
         if isinstance(device, str) and not device[:1].isdigit():
             raise ValueError(wanted) from None
-        raise TypeError(f'{wanted}. Sizes are given by name: budget="8GiB", max_capacity="8GiB"') from None
+        raise TypeError(f'{wanted}. Pass sizes by keyword: budget="8GiB", max_capacity="8GiB"') from None
     if device.type == "cpu":
         return device
     if device.type != "cuda":
@@ -130,6 +130,6 @@ def device_of(device: torch.device | str) -> torch.device:
         raise RuntimeError('PyTorch finds no CUDA device here; page(model, device="cpu") runs the same pipeline without one')
     if device.index is not None and device.index >= torch.cuda.device_count():
         raise RuntimeError(
-            f"device={str(device)!r}: PyTorch finds {torch.cuda.device_count()} CUDA device(s) here, from cuda:0 on"
+            f"device={str(device)!r}: PyTorch finds {torch.cuda.device_count()} CUDA device(s) here, numbered from cuda:0"
         )
     return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)

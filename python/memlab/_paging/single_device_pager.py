@@ -126,7 +126,7 @@ class SingleDevicePager(ModelPager):
         stages = self.pager.stages
         if self.settings.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
-                "the first two forwards of a paged model are traced and timed: run it three times before capturing it in "
+                "memlab traces and times the first two forwards of a paged model: run it three times before capturing it in "
                 f"a CUDA graph (stage: {stages.stage.value})"
             )
         if wrapped in self.called_this_stage:

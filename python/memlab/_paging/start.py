@@ -72,7 +72,7 @@ def _pinned(device: str, memory: ArenaMemory, settings: Settings) -> PlanState:
             warn(f"memlab: {memory.arena.refused}")
         elif memory.share is not None and not memory.arena.shielded:
             # A kernel with access to such memory could write to the weights of other processes.
-            state.notes.append("this driver pins no memory for reading only: shared embeddings are copied as a whole")
+            state.notes.append("this driver cannot pin memory read-only: shared embeddings are copied as a whole")
     return state
 
 
@@ -86,5 +86,5 @@ def _map(weights: list[Weight], memory: ArenaMemory, settings: Settings, state: 
 def refuse_patched(model: nn.Module) -> None:
     """Raises RuntimeError if a model, or a part of it, is paged or chunked, or if another library moves its weights."""
     if is_patched(model):
-        raise RuntimeError("this model, or a part of it, is paged or chunked already: call memlab.unpage(model) first")
+        raise RuntimeError("this model, or a part of it, is already paged or chunked: call memlab.unpage(model) first")
     refuse_hooked(model)

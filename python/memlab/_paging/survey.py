@@ -146,13 +146,13 @@ class SurveyTracer(Tracer):
         for call in self.open_calls:
             if call.entered > reached:
                 if key not in call.arguments:
-                    self._block(reached, call.entered, "is given nothing of what it reads")
+                    self._block(reached, call.entered, "reads a value that it is not given")
                 reached = call.entered
         if position > reached:
-            self._block(reached, position, "reads what was made before")
+            self._block(reached, position, "reads a value from before the call")
         if written and position > made:
             # The original would not be written to, and the program may read it.
-            self._block(made, position, "writes to what was made before")
+            self._block(made, position, "writes to a value from before the call")
 
     def _block(self, after: int, last: int, what: str) -> None:
         module = self.survey.modules[self.trace.modules[self.calls[-1]]]

@@ -24,15 +24,15 @@ def refuse_training(model: nn.Module, trained: list[Weight], plan: PlanState, se
     """
     if all(parameter.requires_grad for parameter in model.parameters()):
         raise RuntimeError(
-            "a paged model does not train its paged weights, and all weights of this one require gradients: run it under "
-            "torch.no_grad() or torch.inference_mode(), or freeze them (model.requires_grad_(False)) to train what is "
-            "around them, such as adapters"
+            "a paged model does not train its paged weights, but all weights of this one require gradients: run it under "
+            "torch.no_grad() or torch.inference_mode(), or freeze them (model.requires_grad_(False)) to train adapters "
+            "around them"
         )
-    what = f"{_named(trained)} would be trained in this forward, and so be moved to the device for good"
+    what = f"{_named(trained)} would be trained in this forward, and move to the device for good"
     if others:
         raise RuntimeError(
-            f"{what}, while other threads are in forwards of the model: let the first forward with gradients enabled run "
-            "when no other does"
+            f"{what}, while other threads run forwards of the model: let no other thread run the first forward with "
+            "gradients enabled"
         )
     if settings.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         raise RuntimeError(f"{what}, which a CUDA graph cannot capture: run such a forward once before capturing it")
@@ -46,8 +46,8 @@ def refuse_training(model: nn.Module, trained: list[Weight], plan: PlanState, se
             allowed, whose = free, "the device's memory"
     if nbytes > allowed:
         raise ValueError(
-            f"{whose} is too small: {what}, which takes {readable(nbytes)}. Run it under torch.no_grad() or "
-            "torch.inference_mode() to train nothing, or freeze what should not train"
+            f"{whose} is too small: {what}, which needs {readable(nbytes)}. Run it under torch.no_grad() or "
+            "torch.inference_mode() to train nothing, or freeze the weights that should not train"
         )
 
 
@@ -55,9 +55,9 @@ def warn_of_training(plan: PlanState) -> None:
     """Warns that most of the model is no longer paged."""
     resident = plan.resident_tensors.get(TRAINED, 0)
     warn(
-        f"memlab: a forward with gradients enabled was run, and {readable(resident)} of the {readable(plan.host_bytes)} of "
-        "weights require them: these stay on the device from now on, where an optimizer finds them, and are not paged. Run "
-        "the model under torch.no_grad() or torch.inference_mode() if it is not to be trained, or freeze what is not.",
+        f"memlab: a forward ran with gradients enabled, and {readable(resident)} of the {readable(plan.host_bytes)} of "
+        "weights require them: these stay on the device from now on, and are not paged. Run the model under "
+        "torch.no_grad() or torch.inference_mode(), or freeze the weights that should not train.",
     )
 
 

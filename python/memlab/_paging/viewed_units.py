@@ -53,7 +53,6 @@ class ViewedUnits:
         name = self.pool.units[unit].name
         self.resident_next.add(unit)
         return RuntimeError(
-            f"a view of {name} is still in use after the layer that it belongs to, which was not so in the traced forward, "
-            "and its memory is needed for the next layer. It stays on the device from the next forward on: run this one "
-            "again"
+            f"a view of {name} is still in use after its layer, unlike in the traced forward, but the next layer needs its "
+            "memory. The weight stays on the device from the next forward on: run this one again"
         )

@@ -40,7 +40,7 @@ def _limit(item: pytest.Item, name: str, default: tuple[int, ...]) -> Limit | No
     given = (*marker.args, *([named.pop("limit")] if "limit" in named else ())) or default
     try:
         if len(given) != 1 or named:
-            raise ValueError("it takes one size and, if wanted, device=")
+            raise ValueError("it takes one size, and optionally device=")
         return Limit(_bytes(given[0]), _device(device))
     except ValueError as error:
         raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.{name}: {error}") from None
@@ -50,7 +50,7 @@ def _bytes(given: object) -> int:
     if isinstance(given, str):
         return parse_size(given)
     if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-        raise ValueError(f"{given!r} is not a size: use a number of bytes, or a text such as '2GiB'")
+        raise ValueError(f"{given!r} is not a size: use a number of bytes, or a string such as '2GiB'")
     return given
 
 

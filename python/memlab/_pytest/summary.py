@@ -36,7 +36,7 @@ def over_limit(what: str, nbytes: int, limit: int, lines: list[Place], layers: l
     text = ["The test " + what.format(*_different(nbytes, limit))]
     text += _places("line", lines) + _places("layer", layers)
     if gap:
-        text.append("Events are missing in the recording: the figures are those until then.")
+        text.append("Events are missing in the recording: the figures cover the time before.")
     return "\n".join(text)
 
 

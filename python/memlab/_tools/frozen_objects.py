@@ -14,6 +14,6 @@ def warn_of_frozen_objects() -> None:
     torch = sys.modules.get("torch")
     if gc.get_freeze_count() and not any(thing is torch for thing in gc.get_objects()):
         warn_once(
-            "gc.freeze() hides the tensors that existed when it was called, and memlab.MemReporter and Courtesy do not find "
-            "them: call gc.unfreeze() before, and gc.freeze() after"
+            "gc.freeze() hides earlier tensors from memlab.MemReporter and Courtesy: call gc.unfreeze() before them, and "
+            "gc.freeze() after"
         )

@@ -17,7 +17,7 @@ def _available() -> int:
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) << 10
-    raise OSError("/proc/meminfo does not say how much memory is available")
+    raise OSError("/proc/meminfo does not contain the available memory")
 
 
 def _left_in_groups() -> Iterator[int]:

@@ -56,7 +56,7 @@ class Courtesy:
 
     def __init__(self, *, timeout_s: float = TIMEOUT_S) -> None:
         if not timeout_s >= 0:
-            raise ValueError(f"timeout_s is a number of seconds, and was given {timeout_s!r}")
+            raise ValueError(f"timeout_s={timeout_s!r}: must be a number of seconds")
         self.timeout_s = timeout_s
         self._entered: list[bool] = []  # For each `with` that was entered: True if it moved memory.
 
@@ -142,7 +142,7 @@ def _uses_gpu() -> bool:
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         why_not = "this program has not imported torch" if torch is None else "PyTorch finds no CUDA device"
-        warn_once(f"{why_not}: there is no GPU memory to yield")
+        warn_once(f"{why_not}: no GPU memory to yield")
         return False
     return bool(torch.cuda.is_initialized())
 

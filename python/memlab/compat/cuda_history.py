@@ -63,7 +63,7 @@ class CudaMemorySnapShot:
 
     def __init__(self, device_id: torch.device | str | int | None = None, synchronize: bool = True) -> None:
         if not torch.cuda.is_available():
-            raise RuntimeError("CudaMemorySnapShot needs a GPU, and PyTorch finds none")
+            raise RuntimeError("CudaMemorySnapShot needs a GPU, but PyTorch finds none")
         self.device_id = _index_of(device_id)
         self.device = torch.device("cuda", self.device_id)
         if synchronize:
@@ -97,7 +97,7 @@ def _index_of(device: torch.device | str | int | None) -> int:
         return device
     named = torch.device("cuda" if device is None else device)
     if named.type != "cuda":
-        raise ValueError(f"{named} is no GPU")
+        raise ValueError(f"{named} is not a GPU")
     index: int | None = named.index
     return torch.cuda.current_device() if index is None else index
 

@@ -50,9 +50,7 @@ class memory_profiler:
         from memlab.compat._iterations.hooks import IterationHooks
 
         if not isinstance(print_period, int) or print_period < 1:
-            raise ValueError(
-                f"print_period counts iterations between two rows and was {print_period!r}: give 1 to print every iteration"
-            )
+            raise ValueError(f"print_period={print_period!r}: must be 1 or more iterations between two rows")
         _require_model(model)
         self.last: IterationMemory | None = None
         """The last row, as numbers."""
@@ -88,7 +86,7 @@ class memory_profiler:
         ...     profiler.record_stats()  # The first of two: nothing is printed.
         """
         if self._hooks is None:
-            raise RuntimeError("this memory_profiler is closed: make a new one to go on")
+            raise RuntimeError("this memory_profiler is closed: create a new one")
         self._iteration += 1
         if self._iteration % self._period == 0:
             self.last = self._measure(self._hooks)
@@ -200,4 +198,4 @@ def _require_model(model: Any) -> None:
     from torch import nn
 
     if not isinstance(model, nn.Module):
-        raise TypeError(f"memlab.memory_profiler takes a model (a torch.nn.Module), and was given a {type(model).__name__}")
+        raise TypeError(f"memlab.memory_profiler takes a model (a torch.nn.Module), not a {type(model).__name__}")

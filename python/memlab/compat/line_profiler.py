@@ -213,7 +213,7 @@ class LineProfiler:
         >>> memlab.LineProfiler().display(columns=["active_bytes.all.most"])  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         ...
-        ValueError: 'active_bytes.all.most' is no column: ...
+        ValueError: 'active_bytes.all.most' is not a column: ...
         """
         tables = self.profiles(func)
         for column in columns:
@@ -237,7 +237,7 @@ class LineProfiler:
         """
         stream = sys.stdout if stream is None else stream
         if not self._codes:
-            stream.write("no data: no function is profiled: pass functions to LineProfiler()\n")
+            stream.write("no data: no function is profiled; pass functions to LineProfiler()\n")
         stream.write("\n\n".join(as_text(table, columns) for table in self.profiles(func)))
         stream.write("\n")
 
@@ -316,7 +316,7 @@ def profile_every(
     2
     """
     if output_interval < 1:
-        raise ValueError(f"output_interval is {output_interval}: use 1 to print after every call")
+        raise ValueError(f"output_interval={output_interval}: must be 1 or more; 1 prints after every call")
     for column in columns:
         value_of(column)
 

@@ -118,7 +118,7 @@ def _require_model(model: nn.Module) -> nn.Module:
     from torch import nn
 
     if not isinstance(model, nn.Module):
-        raise TypeError(f"memlab.MemReporter takes a model (a torch.nn.Module), and was given a {type(model).__name__}")
+        raise TypeError(f"memlab.MemReporter takes a model (a torch.nn.Module), not a {type(model).__name__}")
     return model
 
 

@@ -26,7 +26,7 @@ impl Getter {
             let slot = ffi::PyType_GetSlot(property.get_type_ptr(), ffi::Py_tp_descr_get);
             std::mem::transmute::<*mut c_void, Option<ffi::descrgetfunc>>(slot)
         };
-        let get = get.ok_or_else(|| PyRuntimeError::new_err(format!("torch.Tensor.{name} is no property")))?;
+        let get = get.ok_or_else(|| PyRuntimeError::new_err(format!("torch.Tensor.{name} is not a property")))?;
         Ok(Self { property: property.unbind(), get })
     }
 

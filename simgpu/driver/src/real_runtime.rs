@@ -10,8 +10,9 @@ pub fn explain() {
     if !preloaded.contains("libsimgpu_cudart.so") {
         ONCE.call_once(|| {
             eprintln!(
-                "simgpu: LD_PRELOAD was replaced within `memlab simulate`, so the program uses NVIDIA's CUDA runtime, which \
-                 fails without a GPU: add to its value (LD_PRELOAD=LIBRARY:$LD_PRELOAD), or set it before `memlab simulate`"
+                "simgpu: LD_PRELOAD was replaced within `memlab simulate`, so the program uses NVIDIA's CUDA runtime, \
+                 which fails without a GPU: append to its value (LD_PRELOAD=LIBRARY:$LD_PRELOAD), or set it before \
+                 `memlab simulate`"
             );
         });
     }

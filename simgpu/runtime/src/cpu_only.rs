@@ -5,8 +5,8 @@ use std::ffi::CStr;
 extern "C" fn at_exit() {
     if is_loaded(c"libtorch_cpu.so") && !is_loaded(c"libc10_cuda.so") {
         eprintln!(
-            "simgpu: the PyTorch of this program is built without CUDA, so it did not use the simulated GPU: run it with a \
-             Python that has a CUDA build (torch.version.cuda)"
+            "simgpu: the program's PyTorch is built without CUDA, so it did not use the simulated GPU: run it with a CUDA \
+             build of PyTorch (torch.version.cuda)"
         );
     }
 }

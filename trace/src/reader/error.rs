@@ -75,15 +75,15 @@ impl fmt::Display for ReadError {
             ),
             Self::NotATrace { path } => write!(
                 f,
-                "{}: not a memlab trace: give a .jsonl or .jsonl.zst file that `memlab run` or libmemlab.so has written",
+                "{}: not a memlab trace: pass a .jsonl or .jsonl.zst file written by `memlab run` or libmemlab.so",
                 path.display()
             ),
             Self::NoFirstLine { path } => {
-                write!(f, "{}: the trace ends within its first line: there is nothing to show", path.display())
+                write!(f, "{}: the trace ends within its first line and contains no events", path.display())
             }
             Self::Newer { path, format } => write!(
                 f,
-                "{}: made by a newer memlab (format {format}, this one reads up to {FORMAT}): upgrade memlab to read it",
+                "{}: written by a newer memlab (format {format}, this one reads up to {FORMAT}): upgrade memlab",
                 path.display()
             ),
             Self::Compressed { path } => write!(
@@ -93,8 +93,8 @@ impl fmt::Display for ReadError {
             ),
             Self::Expands { path } => write!(
                 f,
-                "{}: expands to more than {MAX_EXPANSION} times its size, as no trace does, and is not read any further: if you trust \
-                 it, decompress it with `zstd -d` and use that",
+                "{}: expands to more than {MAX_EXPANSION} times its size, unlike any trace: reading stopped. If you trust \
+                 it, decompress it with `zstd -d` first",
                 path.display()
             ),
             Self::Io { path, source } => write!(f, "{}: cannot be read: {source}", path.display()),

@@ -229,7 +229,7 @@ impl Feed {
 
     /// Records the start of an overlong line.
     pub(super) fn overlong(&mut self) {
-        self.skip(self.offset, "the line is too long to be one of a trace".to_owned());
+        self.skip(self.offset, "the line is too long for a trace".to_owned());
         self.lines += 1;
     }
 

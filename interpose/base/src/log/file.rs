@@ -342,7 +342,7 @@ impl TraceFile {
     /// A NUL stays between them and the lines.
     pub fn write_front(&self, bytes: &[u8]) -> io::Result<()> {
         if bytes.len() as u64 >= self.front {
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "there is more than fits"));
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "the data does not fit"));
         }
         self.write_at(bytes, 0)
     }

@@ -13,7 +13,7 @@ from memlab._paging.torch_private import shows_saved
 from memlab.compat._courtesy.result import StayedMemory
 from memlab.tracking import tracker
 
-UNREACHABLE = "held where Python cannot reach it"
+UNREACHABLE = "not reachable from Python"
 
 
 class Memory(NamedTuple):

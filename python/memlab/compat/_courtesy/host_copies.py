@@ -109,8 +109,7 @@ def bring_back() -> int:
             torch.cuda.empty_cache()
             total = readable(sum(copy.nbytes for _, copy in copies))
             raise torch.cuda.OutOfMemoryError(
-                f"the GPU has no room for the {total} that were moved to host memory, where they still are: "
-                "call restore() again when there is room"
+                f"the GPU has no room for {total} in host memory, which stay there: call restore() again when memory is free"
             ) from error
         for away, copy in copies:
             all_bytes(copy.storage).copy_(away.bytes_of(copy), non_blocking=True)

@@ -15,7 +15,7 @@ from memlab.compat._courtesy.storages import ReachableStorages, find_storages
 
 SHARED = "shared with other processes (CUDA IPC)"
 FOREIGN = "used by another library, or allocated by it (DLPack, CUDA array interface)"
-OWN_POOL = "in a memory pool of its own"
+OWN_POOL = "in a separate memory pool"
 
 _DEFAULT_POOL = (0, 0)
 
@@ -107,8 +107,8 @@ def _refuse_graphs(found: ReachableStorages, segments: Segments) -> None:
     unknown = {tuple(segment["segment_pool_id"]) for segment in segments if _is_own_pool(segment)} - of_pools
     if unknown or any(_is_captured(graph) for graph in found.graphs):
         raise RuntimeError(
-            "this program has captured a CUDA graph, which uses memory at fixed addresses: memory cannot be moved in place. "
-            "Start the program with `memlab run --offload`, which keeps all addresses, or delete the graphs first"
+            "this program has captured a CUDA graph, which needs fixed addresses: memory cannot be moved in place. Start "
+            "the program with `memlab run --offload`, which keeps all addresses, or delete the graphs first"
         )
 
 

@@ -11,13 +11,13 @@ from memlab.compat._lines.hooks import METRICS, POOLS, SAMPLED
 _COUNTED = {"allocation": 0, "allocated_bytes": 1, "active": 0, "active_bytes": 1, "segment": 2, "reserved_bytes": 3}
 
 OWN = {
-    "line.peak_delta": "the most that one execution of the line had more allocated than at its beginning",
-    "line.allocated": "bytes that the line allocated, in it or below it, on any thread and in backward",
-    "line.freed": "how much of that has been freed since",
-    "line.kept": "how much of that is live now",
-    "line.backward": "how much of that backward allocated for operations of the line",
-    "line.allocations": "how many blocks they were",
-    "line.hits": "how often the line ran",
+    "line.peak_delta": "peak of one execution of the line, above its start",
+    "line.allocated": "bytes allocated by the line, directly or in calls, on any thread and in backward",
+    "line.freed": "bytes of these that have been freed",
+    "line.kept": "bytes of these that are live now",
+    "line.backward": "bytes of these that backward allocated for operations of the line",
+    "line.allocations": "number of blocks",
+    "line.hits": "number of executions",
 }
 DEFAULT_COLUMNS = (
     "active_bytes.all.peak",
@@ -85,7 +85,7 @@ def value_of(column: str) -> Callable[[LineFigures], int | None]:
         row, place = SAMPLED.index(name) * len(POOLS) + index, METRICS.index(metric)
         return lambda figures: None if figures.sample is None else figures.sample[row][place]
     raise ValueError(
-        f"{column!r} is no column: use a key of torch.cuda.memory_stats() such as 'active_bytes.all.peak' "
+        f"{column!r} is not a column: use a key of torch.cuda.memory_stats() such as 'active_bytes.all.peak' "
         f"({', '.join((*_COUNTED, *SAMPLED))}; {', '.join(POOLS)}; {', '.join(METRICS)}), or one of {', '.join(OWN)}"
     )
 

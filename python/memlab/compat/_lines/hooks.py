@@ -118,7 +118,7 @@ def add(code: CodeType, first_line: int, profile: int, function: int) -> None:
         marks.register(code, first_line, profile, function)
         _counts[code] = _counts.get(code, 0) + 1
         if not _hooks.add(code):
-            warn_once("another tool traces this program: the line profiler shows figures only for lines that allocate")
+            warn_once("another tool traces this program: the line profiler has figures only for lines that allocate")
 
 
 def remove(code: CodeType, profile: int) -> None:

@@ -79,10 +79,10 @@ class DeviceReport:
     def _difference(self, row: str, verbose: bool) -> list[str]:
         lines = []
         if self.foreign:
-            lines.append(f"Not from PyTorch's allocator, and not in its sum: tensors of {short_size(self.foreign)}")
+            lines.append(f"Tensors outside PyTorch's allocator, not in its sum: {short_size(self.foreign)}")
         if self.unseen:
             shown = self.unseen if verbose else self.unseen[:_LINES]
-            lines.append("Memory differs due to what no Python object holds:")
+            lines.append("Memory differs due to allocations without a Python object:")
             lines += [row % (what_it_is(entry), where(entry), short_size(entry.nbytes)) for entry in shown]
             rest = self.unseen[len(shown) :]
             if rest:
@@ -93,13 +93,13 @@ class DeviceReport:
 
 _WORDS = {
     "activation": "held for backward",
-    "before_memlab": "from before memlab was there",
+    "before_memlab": "before memlab",
     "cached": "cached (reserved, not allocated)",
     "input": "held for backward (an input)",
     "kv_cache": "KV cache",
     "optimizer_state": "optimizer state",
     "other_processes": "other processes",
-    "unknown": "not a tensor that Python holds",
+    "unknown": "not a Python tensor",
     ROUNDING: "rounding of the allocator's blocks",
 }
 

@@ -169,7 +169,7 @@ impl Drop for Region {
 const PAGE: usize = 4096;
 
 fn not_given(bytes: u64) -> String {
-    format!("the system did not give {} of host memory: nothing was moved", size(bytes))
+    format!("the system refused {} of host memory: nothing was moved", size(bytes))
 }
 
 /// Starts to pin regions of `bytes` in total, a multiple of [`HUGE_PAGE`].
