@@ -26,8 +26,8 @@ class MemReporter:
     before each report. The reporter keeps neither models nor tensors alive.
 
     On a GPU the report ends with the memory that no Python object holds. These are tensors that autograd keeps for backward,
-    by layer and line, and workspaces, the allocator's cache, the context and other processes. The sum is all memory in use on
-    the GPU.
+    by layer and line, and workspaces, the allocator's cache, the context and other processes. The sum is all memory in use
+    on the GPU.
 
     >>> import torch
     >>> from memlab import MemReporter
