@@ -55,8 +55,7 @@ fn alloc(index: u64) -> String {
 
 #[test]
 fn files_that_are_not_traces_are_errors() {
-    let not_a_trace =
-        "not a memlab trace: pass a .jsonl or .jsonl.zst file written by `memlab run` or libmemlab.so";
+    let not_a_trace = "not a memlab trace: pass a .jsonl or .jsonl.zst file written by `memlab run` or libmemlab.so";
     assert_eq!(error_of("not-a-trace.jsonl"), format!("not-a-trace.jsonl: {not_a_trace}"));
     assert_eq!(error_of("other-json.jsonl"), format!("other-json.jsonl: {not_a_trace}"));
     assert_eq!(error_of("binary.jsonl"), format!("binary.jsonl: {not_a_trace}"));
