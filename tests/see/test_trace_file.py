@@ -66,7 +66,7 @@ def test_files_that_are_not_traces_are_not_replaced(memlab, recorded, what):
     # THEN the program runs to its end, one line gives the reason for the missing trace, and the existing file is unchanged
     assert (run.returncode, run.stdout) == (0, "0 descriptors, 0 mappings, 0 deleted\n")
     (line,) = complaints(run)
-    assert "replaces nothing but traces" in line and "without a trace" in line
+    assert "replaces only traces" in line and "without a trace" in line
     assert (taken.lstat().st_ino, taken.lstat().st_mode) == (before.st_ino, before.st_mode)
     # AND `memlab run` does not start the program
     run = recorded("forks", 0, command=[memlab.command, "run", "-o", taken, "--"])

@@ -51,7 +51,7 @@ pub fn quiesce(contexts: &[u64], deadline: Instant, synchronising: impl FnOnce()
         if !gate::wait_until_empty(deadline) {
             return Err(
                 "a thread of the program is in a CUDA call that has not returned: nothing was moved, try again \
-                        with a longer --timeout"
+                 with a longer --timeout"
                     .to_owned(),
             );
         }
@@ -96,7 +96,7 @@ fn synchronize(contexts: &[u64], deadline: Instant) -> Result<(), String> {
         Ok(Err(code)) => Err(failed(code)),
         Err(RecvTimeoutError::Timeout) => {
             Err("the program's GPU work did not end in time: nothing was moved, try again \
-                                               with a longer --timeout"
+                 with a longer --timeout"
                 .to_owned())
         }
         Err(RecvTimeoutError::Disconnected) => Err(failed(Code::NOT_INITIALIZED)),

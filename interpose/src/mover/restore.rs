@@ -17,7 +17,7 @@ use interpose_driver::vmm::physical::PhysicalPlace;
 use interpose_driver::vmm::{contexts, gate};
 use memlab_protocol::status::OperationPhase;
 
-pub const NOTHING_TO_RESTORE: &str = "nothing is offloaded, so nothing can be restored";
+pub const NOTHING_TO_RESTORE: &str = "nothing is offloaded: nothing to restore";
 
 /// Brings all memory back.
 ///
@@ -60,7 +60,7 @@ fn restore_pieces(
         return Ok(None); // All memory is back, or was freed.
     }
     if contexts.is_empty() {
-        return Err("the program's CUDA context has ended: nothing can be restored".into());
+        return Err("the program's CUDA context has ended: nothing to restore".into());
     }
     remap_lost(memory)?;
     let (returns, left) = create_all(memory, Some(room))?;

@@ -26,7 +26,7 @@ pub(super) fn refuse_beside_storage() -> Result<(), Failure> {
 ///
 /// `mapped` is the number of bytes in host memory outside it.
 pub(super) fn begin_to_secure(bytes: u64, mapped: u64, contexts: &[u64]) -> Result<(), Failure> {
-    let &context = contexts.first().ok_or("the program's CUDA context has ended: nothing can be moved")?;
+    let &context = contexts.first().ok_or("the program's CUDA context has ended: nothing to move")?;
     calls::set_context(context).map_err(|code| format!("{}: nothing was moved", calls::context_error(code)))?;
     let mut arena = ARENA.lock();
     let missing = bytes.saturating_sub(arena.free_bytes());

@@ -105,7 +105,7 @@ def _warnings(family: _native.PlanFamily, batch: int, card: Card, steadiness: st
     unmatched, allocations, nbytes, low, high = family.unmatched(batch)
     if unmatched:
         warnings.append(
-            f"{unmatched} of {allocations} allocations at batch {high} have no match at batch {low} (at most "
+            f"{unmatched} of {allocations} allocations at batch {high} have no counterpart at batch {low} (at most "
             f"{readable(nbytes)} at once): they count the same at every batch"
         )
     reads = [f"{_line(line)} ({count} times)" for line, count in family.read_backs if not _is_of_the_scaler(line)]

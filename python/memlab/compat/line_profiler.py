@@ -237,7 +237,7 @@ class LineProfiler:
         """
         stream = sys.stdout if stream is None else stream
         if not self._codes:
-            stream.write("no data: no function is profiled; pass functions to LineProfiler()\n")
+            stream.write("no data: no function is profiled: pass functions to LineProfiler()\n")
         stream.write("\n\n".join(as_text(table, columns) for table in self.profiles(func)))
         stream.write("\n")
 

@@ -100,7 +100,7 @@ pub fn is_refusal(error: &io::Error) -> bool {
 }
 
 fn refused(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::AlreadyExists, format!("{what}, and memlab replaces nothing but traces"))
+    io::Error::new(io::ErrorKind::AlreadyExists, format!("{what}, and memlab replaces only traces"))
 }
 
 /// The existing file at a name.
