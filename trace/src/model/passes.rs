@@ -7,10 +7,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::growth::{Cells, Snapshot, is_steady};
 use super::ledger::Ledger;
 use super::line_book::{LineBook, LineMove};
 use super::scope::Scope;
+use super::snapshots::{Cells, Snapshot, is_steady};
 
 /// Maximum number of sampled passes.
 const MAX_SAMPLED_PASSES: usize = 32;

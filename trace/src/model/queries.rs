@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hashbrown::HashSet;
 
-use super::accumulation::{AccumulationView, Caller, over_passes, over_steps};
+use super::accumulation::{AccumulationView, Caller, over_passes, over_steps, until_release};
 use super::anomalies::Anomalies;
 use super::call_tree::CallTree;
 use super::category::Category;
@@ -344,10 +344,11 @@ impl Model {
         !self.trainings.list.is_empty()
     }
 
-    /// Returns the memory that accumulates on a device, over steps and over forward passes before the peak.
+    /// Returns the memory that accumulates on a device: over steps or iterations, until a release, and over forward passes
+    /// before the peak.
     pub fn accumulations(&self, device: i32) -> Vec<AccumulationView> {
         let Some(state) = self.device_state(device) else { return Vec::new() };
-        [over_steps(state, &self.symbols), over_passes(state, &self.symbols)].into_iter().flatten().collect()
+        [over_steps, until_release, over_passes].into_iter().filter_map(|find| find(state, &self.symbols)).collect()
     }
 
     /// Returns true if PyTorch's allocator uses expandable segments on a device.

@@ -170,6 +170,24 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &Accumulatio
             from.saturating_sub(1),
             rate(model, device, *from, *to, group.bytes)
         ),
+        AccumulationSpan::Iterations { from, to } => {
+            let passed = to.saturating_sub(*from).max(1);
+            format!(
+                " held {} more at iteration {to} than at iteration {from}, {} an iteration",
+                size(group.bytes),
+                size(group.bytes / passed)
+            )
+        }
+        AccumulationSpan::Released { from, to, times } => {
+            let passed = to.saturating_sub(*from).max(1);
+            let again = if *times > 1 { format!(", {} times", format::grouped(*times)) } else { String::new() };
+            format!(
+                " grew by {} in {} steps, {} a step, until it was freed{again}",
+                size(group.bytes),
+                format::grouped(passed),
+                size(group.bytes / passed)
+            )
+        }
         AccumulationSpan::Passes => {
             format!(" held {} of earlier forward passes at the peak, and more after each", size(group.bytes))
         }
