@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 
 use super::category::Category;
 use super::classification::Classification;
@@ -12,6 +12,7 @@ use super::history_views::GrowthUnit;
 use super::line::Line;
 use super::passes::MIN_PASSES;
 use super::scope::Scope;
+use super::snapshots::SteadyLines;
 use super::symbols::Symbols;
 use crate::record::TagCategory;
 
@@ -65,6 +66,8 @@ pub struct StackAccumulation {
     pub bytes: u64,
     /// Category of most of the bytes.
     pub category: Category,
+    /// Number of the stack's curve: stacks with one curve grew together, probably for one cause.
+    pub curve: u32,
     /// True if operations of the stack create autograd nodes, which keep their inputs for backward.
     pub makes_graph: bool,
 }
@@ -83,7 +86,7 @@ pub struct Caller {
 /// Returns the stacks on steadily growing lines that hold more at a late step or iteration than after warm-up.
 pub(super) fn over_steps(state: &DeviceState, symbols: &Symbols) -> Option<AccumulationView> {
     let growth = &state.growth;
-    let steady: HashSet<u32> = growth.steady_lines(&state.ledger).into_iter().collect();
+    let steady = growth.steady_lines(&state.ledger);
     let (from, to) = growth.compared()?;
     let piled = growth.by_cell();
     let held = |cell: u32| piled.get(&cell).copied().unwrap_or((0, 0));
@@ -102,11 +105,13 @@ pub(super) fn over_steps(state: &DeviceState, symbols: &Symbols) -> Option<Accum
 /// Returns the categories whose growth follows from the parameters: each parameter has one gradient and one set of state.
 ///
 /// Layers that are unfrozen one by one grow so. If parameters grow too, their gradients and state are part of that growth.
-fn expected_growth(state: &DeviceState, lines: &HashSet<u32>, held: impl Fn(u32) -> (u64, u64)) -> Vec<Category> {
+fn expected_growth(state: &DeviceState, lines: &SteadyLines, held: impl Fn(u32) -> (u64, u64)) -> Vec<Category> {
     let book = state.ledger.book(Scope::Users);
     let parameters_grow = (0..).zip(&state.ledger.cells).any(|(index, cell)| {
         let (before, after) = held(index);
-        cell.key.classification == Classification::Parameter && lines.contains(&book.line_of(cell)) && after > before
+        cell.key.classification == Classification::Parameter
+            && lines.contains_key(&book.line_of(cell))
+            && after > before
     });
     if parameters_grow {
         return Vec::new();
@@ -123,7 +128,7 @@ fn expected_growth(state: &DeviceState, lines: &HashSet<u32>, held: impl Fn(u32)
 /// Results without a graph are wanted: metrics collect them until the end of an epoch.
 pub(super) fn until_release(state: &DeviceState, symbols: &Symbols) -> Option<AccumulationView> {
     let window = &state.growth.windows.largest;
-    let steady: HashSet<u32> = window.steady_lines(&state.ledger).into_iter().collect();
+    let steady = window.steady_lines(&state.ledger);
     if steady.is_empty() {
         return None;
     }
@@ -140,7 +145,7 @@ pub(super) fn until_release(state: &DeviceState, symbols: &Symbols) -> Option<Ac
 /// Temporaries of that pass are not included.
 pub(super) fn over_passes(state: &DeviceState, symbols: &Symbols) -> Option<AccumulationView> {
     let peak = state.totals.peak.event;
-    let steady: HashSet<u32> = state.accumulation.lines(&state.ledger, peak).into_iter().collect();
+    let steady = state.accumulation.lines(&state.ledger, peak);
     if steady.is_empty() {
         return None;
     }
@@ -174,7 +179,7 @@ pub(super) fn over_passes(state: &DeviceState, symbols: &Symbols) -> Option<Accu
 fn by_stack(
     state: &DeviceState,
     symbols: &Symbols,
-    lines: &HashSet<u32>,
+    lines: &SteadyLines,
     held: impl Fn(u32) -> (u64, u64),
 ) -> Vec<StackAccumulation> {
     struct Sum {
@@ -187,7 +192,7 @@ fn by_stack(
     let book = state.ledger.book(Scope::Users);
     let mut sums: BTreeMap<u32, Sum> = BTreeMap::new();
     for (index, cell) in (0..).zip(&state.ledger.cells) {
-        if !lines.contains(&book.line_of(cell)) {
+        if !lines.contains_key(&book.line_of(cell)) {
             continue;
         }
         let (before, after) = held(index);
@@ -207,6 +212,7 @@ fn by_stack(
             line: symbols.line(book.lines[book.line_of(cell) as usize].id).cloned(),
             bytes: sum.after.saturating_sub(sum.before),
             category: cell.key.classification.category(),
+            curve: lines.get(&book.line_of(cell)).copied().unwrap_or(0),
             makes_graph: sum.makes_graph,
         }
     };

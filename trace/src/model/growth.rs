@@ -13,7 +13,7 @@ use super::ledger::Ledger;
 use super::line::Line;
 use super::line_book::LineMove;
 use super::scope::{ByScope, Scope};
-use super::snapshots::{Cells, Snapshot, is_steady, steady_slots};
+use super::snapshots::{Cells, Snapshot, SteadyLines, grew_steadily, steady_lines};
 use super::symbols::Symbols;
 use super::windows::Windows;
 
@@ -168,12 +168,12 @@ impl Growth {
         Cells::compared(&self.cells_before, &self.cells_after)
     }
 
-    /// Returns the slots of the program's steadily growing lines.
-    pub(crate) fn steady_lines(&self, ledger: &Ledger) -> Vec<u32> {
+    /// Returns the program's steadily growing lines.
+    pub(crate) fn steady_lines(&self, ledger: &Ledger) -> SteadyLines {
         let history = &self.histories[Scope::Users];
-        let Some(reference) = &history.reference else { return Vec::new() };
+        let Some(reference) = &history.reference else { return SteadyLines::new() };
         let later = history.snapshots.iter().filter(|snapshot| snapshot.ended > reference.ended);
-        steady_slots(ledger.book(Scope::Users), std::iter::once(reference).chain(later))
+        steady_lines(ledger.book(Scope::Users), std::iter::once(reference).chain(later), |_, _| true)
     }
 
     /// Returns the lines of a scope that held more at the end of the last step than after warm-up, largest growth first.
@@ -207,11 +207,10 @@ impl Growth {
                 from_bytes,
                 to_bytes,
                 bytes_per_step: (to_bytes - from_bytes) as f64 / self.ended.saturating_sub(from.ended).max(1) as f64,
-                is_steady: is_steady(&samples),
+                is_steady: grew_steadily(samples),
             });
         }
         views.sort_by(|a, b| (b.to_bytes - b.from_bytes, &a.line).cmp(&(a.to_bytes - a.from_bytes, &b.line)));
         views
     }
 }
-

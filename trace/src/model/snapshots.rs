@@ -124,28 +124,67 @@ impl Cells {
     }
 }
 
-/// Returns the slots of the lines that grew steadily over the snapshots.
-pub(crate) fn steady_slots<'s>(book: &LineBook, snapshots: impl Iterator<Item = &'s Snapshot>) -> Vec<u32> {
+/// Lines that grew steadily: the number of a curve by line slot. Lines with one curve grew together.
+pub(crate) type SteadyLines = HashMap<u32, u32>;
+
+/// Returns the lines that grew steadily over the snapshots.
+pub(crate) fn steady_lines<'s>(
+    book: &LineBook,
+    snapshots: impl Iterator<Item = &'s Snapshot>,
+    counts: impl Fn(u32, u64) -> bool,
+) -> SteadyLines {
     let samples: Vec<Vec<u64>> = snapshots.map(|snapshot| snapshot.by_slot(book)).collect();
-    let is_steady = |slot: &usize| is_steady(&samples.iter().map(|lines| lines[*slot]).collect::<Vec<u64>>());
-    (0..book.lines.len()).filter(is_steady).map(|slot| slot as u32).collect()
+    let mut steady: Vec<(u64, u32, Vec<u64>)> = Vec::new();
+    for slot in 0..book.lines.len() {
+        let held = kept_until_end(samples.iter().map(|lines| lines[slot]).collect());
+        let more = held.last().zip(held.first()).map_or(0, |(last, first)| last - first);
+        if is_steady(&held) && counts(slot as u32, more) {
+            steady.push((more, slot as u32, held));
+        }
+    }
+    steady.sort_by_key(|(more, slot, _)| (std::cmp::Reverse(*more), *slot));
+    let mut curves: Vec<Vec<f64>> = Vec::new();
+    let mut lines = SteadyLines::new();
+    for (more, slot, held) in steady {
+        let curve: Vec<f64> = held.iter().map(|bytes| (bytes - held[0]) as f64 / more as f64).collect();
+        let known = curves.iter().position(|known| is_same_curve(known, &curve));
+        let number = known.unwrap_or(curves.len());
+        if known.is_none() {
+            curves.push(curve);
+        }
+        lines.insert(slot, number as u32);
+    }
+    lines
 }
 
-/// Returns true if the bytes grew repeatedly, rather than once or by chance, and had not stopped at the end.
-///
-/// Only bytes that stayed until the end count.
-pub(crate) fn is_steady(held: &[u64]) -> bool {
-    let mut kept = held.to_vec();
+/// Returns true if two lines had the same share of their growth at each moment.
+fn is_same_curve(one: &[f64], other: &[f64]) -> bool {
+    const TOLERANCE: f64 = 0.1;
+    std::iter::zip(one, other).all(|(one, other)| (one - other).abs() <= TOLERANCE)
+}
+
+/// Returns the bytes of each moment that stayed until the end.
+fn kept_until_end(mut held: Vec<u64>) -> Vec<u64> {
     let mut least = u64::MAX;
-    for bytes in kept.iter_mut().rev() {
+    for bytes in held.iter_mut().rev() {
         least = least.min(*bytes);
         *bytes = least;
     }
-    let [first, .., last] = kept[..] else { return false };
+    held
+}
+
+/// Returns true if bytes that stayed until the end grew repeatedly, rather than once or by chance, and had not stopped.
+fn is_steady(kept: &[u64]) -> bool {
+    let [first, .., last] = *kept else { return false };
     let more = last - first;
     let largest = kept.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
     let by_half_time = kept[(kept.len() - 1) / 2] - first;
-    more > 0 && largest <= more / 5 * 3 && by_half_time >= more / 5 && !has_stopped(&kept, more)
+    more > 0 && largest <= more / 5 * 3 && by_half_time >= more / 5 && !has_stopped(kept, more)
+}
+
+/// Returns true if the samples of a line grew steadily.
+pub(crate) fn grew_steadily(samples: Vec<u64>) -> bool {
+    is_steady(&kept_until_end(samples))
 }
 
 /// Returns true if no sample of the last quarter grew, and the pause is more than twice as long as each one before.

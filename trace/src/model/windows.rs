@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::ledger::Ledger;
 use super::line_book::{LineBook, LineMove};
 use super::scope::Scope;
-use super::snapshots::{Cells, Snapshot, steady_slots};
+use super::snapshots::{Cells, Snapshot, SteadyLines, steady_lines};
 
 /// Maximum number of snapshots in a window.
 const MAX_SNAPSHOTS: usize = 32;
@@ -39,7 +39,13 @@ impl Window {
 
     fn note(&mut self, ledger: &Ledger, ended: u64, allocated: u64) {
         if self.snapshots.is_empty() {
-            *self = Self { stride: 1, before: Cells::of(ledger, ended), least: allocated, most: allocated, ..Self::default() };
+            *self = Self {
+                stride: 1,
+                before: Cells::of(ledger, ended),
+                least: allocated,
+                most: allocated,
+                ..Self::default()
+            };
         }
         (self.least, self.most) = (self.least.min(allocated), self.most.max(allocated));
         if !ended.is_multiple_of(self.stride) {
@@ -59,12 +65,12 @@ impl Window {
         (self.before.ended, self.after.ended)
     }
 
-    /// Returns the slots of the lines that grew steadily until the release.
-    pub(crate) fn steady_lines(&self, ledger: &Ledger) -> Vec<u32> {
+    /// Returns the lines that grew steadily until the release.
+    pub(crate) fn steady_lines(&self, ledger: &Ledger) -> SteadyLines {
         if self.snapshots.len() < MIN_SNAPSHOTS {
-            return Vec::new();
+            return SteadyLines::new();
         }
-        steady_slots(ledger.book(Scope::Users), self.snapshots.iter())
+        steady_lines(ledger.book(Scope::Users), self.snapshots.iter(), |_, _| true)
     }
 
     /// Returns the bytes of cells at the first and the last step.
