@@ -1,4 +1,4 @@
-# memlab on top of an image that has PyTorch: docker build -t memlab . ; docker run --gpus all -v "$PWD:/work" memlab train.py
+# Adds memlab to an image that contains PyTorch: docker build -t memlab . ; docker run --gpus all -v "$PWD:/work" memlab train.py
 ARG BASE=pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime
 
 FROM rust:1.95-bookworm AS wheel
@@ -6,7 +6,7 @@ FROM rust:1.95-bookworm AS wheel
 RUN apt-get update && apt-get install -y --no-install-recommends python3-venv && rm -rf /var/lib/apt/lists/*
 WORKDIR /memlab
 COPY . .
-# For all systems with glibc 2.28 or newer, whatever the other image is.
+# Fits every base image with glibc 2.28 or newer.
 RUN make wheel WHEEL_PLATFORM=manylinux_2_28
 
 # hadolint ignore=DL3006
@@ -14,5 +14,5 @@ FROM ${BASE}
 COPY --from=wheel /memlab/dist/ /tmp/memlab/
 RUN pip install --no-cache-dir /tmp/memlab/*.whl && rm -r /tmp/memlab
 WORKDIR /work
-# Traces go to the folder that is mounted.
+# Writes traces to the mounted folder.
 ENTRYPOINT ["memlab", "run", "-o", "traces/", "--", "python"]

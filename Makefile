@@ -1,4 +1,4 @@
-# What a newcomer types: `make demo`, `make test`. What a developer types: the rest.
+# Newcomers use `make demo` and `make test`; developers use the rest.
 
 SHELL := /bin/bash
 VENV := .venv
@@ -10,28 +10,29 @@ NATIVE := python/memlab/_native.abi3.so
 
 .PHONY: all demo wheel ready packages test test-long test-full mutants test-rust test-python test-old coverage lint bench peers fuzz clean
 
-# The native module goes into the package too, so that PYTHONPATH=python is enough to import memlab. It is renamed into its
-# place: a Python that runs has the old one mapped.
+# Also copies the native module into the package, so that PYTHONPATH=python is enough to import memlab. Renames it into
+# place, because a running Python has the old one mapped.
 all:
 	$(CARGO) build --release --workspace
 	@cmp -s target/release/lib_native.so $(NATIVE) || \
 		{ cp target/release/lib_native.so $(NATIVE).$$$$ && mv -f $(NATIVE).$$$$ $(NATIVE); }
 
-# A training under memlab, on the GPU if there is one, else on the simulated one.
+# Runs a training under memlab, on a GPU if the machine has one, otherwise on the simulated GPU.
 demo: all $(VENV)/.installed
 	@tests/demo.sh
 
-# The Python package with the library, the command, its manual and its completions, and the simulated GPU's libraries in it:
-# dist/memlab-*.whl. WHEEL_PLATFORM is what maturin checks it for and names it by: `linux` for machines like this one;
-# `manylinux_2_28` for all with glibc 2.28 or newer, which is what PyPI takes: zig links against that glibc. maturin has a target
-# folder of its own: it configures pyo3 otherwise than `all` does, and each would build it again after the other.
+# Builds dist/memlab-*.whl: the Python package with the library, the command, its manual and completions, and the simulated
+# GPU's libraries. maturin checks the wheel against WHEEL_PLATFORM, which becomes part of its name. `linux` is for machines
+# like this one. `manylinux_2_28`, which PyPI accepts, is for all machines with glibc 2.28 or newer: zig links against that
+# glibc. maturin has a separate target folder. It configures pyo3 differently from `all`, and each would rebuild it after the
+# other.
 WHEEL_VENV := target/wheel-venv
 WHEEL_PLATFORM ?= linux
 WHEEL_GLIBC := $(patsubst manylinux_2_%,2.%,$(filter manylinux_%,$(WHEEL_PLATFORM)))
 WHEEL_TARGET := x86_64-unknown-linux-gnu
 WHEEL_RELEASE := $(if $(WHEEL_GLIBC),target/manylinux/$(WHEEL_TARGET)/release,target/release)
 WHEEL_SHARE := python/memlab.data/data/share
-# The names by which programs open the simulated GPU's libraries (viewer/base/src/simulation.rs), and what Cargo builds.
+# Names of the simulated GPU's libraries for programs (viewer/base/src/simulation.rs), and the files that Cargo builds.
 SIMGPU_LIBRARIES := libcuda.so.1:libsimgpu_cuda.so libcuda.so:libsimgpu_cuda.so libnvidia-ml.so.1:libsimgpu_nvml.so \
 	libsimgpu_cudart.so libsimgpu_libraries.so libsimgpu_nccl.so libcupti.so.13:libsimgpu_cupti.so
 wheel: all wheel-data $(WHEEL_VENV)/.installed $(if $(WHEEL_GLIBC),wheel-release)
@@ -46,13 +47,13 @@ wheel: all wheel-data $(WHEEL_VENV)/.installed $(if $(WHEEL_GLIBC),wheel-release
 		--manifest-path python/Cargo.toml --target-dir target/wheel --out target/wheel/dist
 	@rm -f dist/memlab-*.whl && mv target/wheel/dist/memlab-*.whl dist/ && ls dist/memlab-*.whl
 
-# Programs and libraries for an older glibc, with the zig that PyPI has.
+# Builds programs and libraries for an older glibc, with zig from PyPI.
 .PHONY: wheel-data wheel-release licences
 wheel-release: $(WHEEL_VENV)/.zig
 	PATH=$(CURDIR)/$(WHEEL_VENV)/bin:$$PATH $(CARGO) zigbuild --quiet --release --locked --target-dir target/manylinux \
 		--target $(WHEEL_TARGET).$(WHEEL_GLIBC) --package memlab --package memlab-interpose --package 'simgpu-*'
 
-# What goes to share/ beside the command, and the list of what it is made of.
+# Generates the files for share/ beside the command, and the software bill of materials.
 wheel-data: all
 	$(CARGO) build --quiet --release --example man_pages
 	@rm -rf $(WHEEL_SHARE)
@@ -63,7 +64,8 @@ wheel-data: all
 	$(MEMLAB) completions fish > $(WHEEL_SHARE)/fish/vendor_completions.d/memlab.fish
 	$(PYTHON) python/sbom.py python/memlab.cdx.json
 
-# The licences of what is linked, for the wheel: after a change of dependencies, with cargo-about (`cargo install cargo-about`).
+# Writes the licences of the linked crates, for the wheel. Run it after a change of dependencies. Needs cargo-about
+# (`cargo install cargo-about`).
 licences:
 	$(CARGO) about generate --workspace --fail --locked --offline --output-file python/LICENSES-CRATES about.hbs
 
@@ -75,8 +77,8 @@ $(WHEEL_VENV)/.zig: python/requirements-zig.txt $(WHEEL_VENV)/.installed
 	$(WHEEL_VENV)/bin/pip install --quiet --disable-pip-version-check --requirement $<
 	touch $@
 
-# The docs as a site, target/docs/html, with mdBook (`cargo install mdbook`). Pages keep their places, so that their links lead
-# where they lead in the repository.
+# Builds the docs as a site, target/docs/html, with mdBook (`cargo install mdbook`). Pages keep their paths, so that links
+# work as in the repository.
 DOCS := target/docs
 DOCS_PAGES := README.md CONTRIBUTING.md CHANGELOG.md docs simgpu/README.md benches/RESULTS.md
 DOCS_LINKED := LICENSE-MIT LICENSE-APACHE benches/history.csv benches/history.svg examples trace/src/record.rs interpose/include/memlab.h
@@ -88,22 +90,22 @@ docs:
 	mdbook build $(DOCS)
 	$(PYTHON) docs/site/links.py $(DOCS)/html
 
-# Three tiers. `test` proves a change: Rust tests, Python tests in pytest's own process, and of each test that starts programs
-# the first case. `test-long` runs before an issue is called resolved: the other cases, what is marked `long`, an old PyTorch.
-# `test-full` runs before a release.
+# Three tiers. `test` checks a change: Rust tests, Python tests in pytest's process, and the first case of each test that
+# starts programs. Run `test-long` before you call an issue resolved: the other cases, tests marked `long`, an old PyTorch.
+# Run `test-full` before a release.
 test: ready
 	$(MAKE) test-rust test-python
 
 test-long: ready
 	tests/long.py
 
-# Also the cases marked `full`, and every version of PyTorch and CPython.
+# Adds the cases marked `full`, and every version of PyTorch and CPython.
 test-full: PYTEST_OPTIONS := --full
 test-full: ready wheel
 	$(MAKE) test-rust test-python PYTEST_OPTIONS=--full
 	tests/versions.sh
 
-# Builds the programs and fetches the tests' packages beside each other.
+# Builds the programs and fetches the tests' packages, in parallel.
 ready:
 	$(MAKE) -j 2 all packages
 packages: $(VENV)/.installed $(VENV)/.lazy-compiler $(VENV)/.chromium $(VENV)/.prometheus
@@ -115,12 +117,12 @@ PYTEST := PYTHONPATH=$(CURDIR)/python$${PYTHONPATH:+:$$PYTHONPATH} $(VENV)/bin/p
 test-python: all packages
 	$(PYTEST) --durations 25 $(PYTEST_OPTIONS) tests
 
-# An old PyTorch and what depends on PyTorch's insides; skipped, with a message, where no CPython fits.
-# `tests/versions.sh` walks through all versions.
+# Runs the tests that depend on PyTorch's internals with an old PyTorch. Skipped, with a message, if no CPython fits.
+# `tests/versions.sh` runs them with all versions.
 test-old: all $(VENV)/.installed
 	tests/versions.sh --old
 
-# Changes the sources a little at a time, and lists the changes that no test notices: tests/mutants.py has the options.
+# Makes small changes to the sources, one at a time, and lists those that no test detects. Options: tests/mutants.py.
 MUTANTS_VENV := target/mutants-venv
 mutants: ready $(MUTANTS_VENV)/.installed
 	@$(CARGO) mutants --version >/dev/null 2>&1 || $(CARGO) install --quiet --locked cargo-mutants
@@ -131,8 +133,8 @@ $(MUTANTS_VENV)/.installed:
 	$(MUTANTS_VENV)/bin/pip install --quiet --disable-pip-version-check cosmic-ray==8.7.0
 	touch $@
 
-# Counts the lines that the tests run, into docs/coverage.md: tests/measure_coverage.py has the options. Its Python has the packages
-# of the tests, and coverage.py in every process.
+# Writes the line coverage of the tests to docs/coverage.md. Options: tests/measure_coverage.py. Its Python has the packages
+# of the tests, and runs coverage.py in every process.
 COVERAGE_VENV := target/coverage-venv
 coverage: packages $(COVERAGE_VENV)/.installed
 	@$(CARGO) llvm-cov --version >/dev/null 2>&1 || $(CARGO) install --quiet --locked cargo-llvm-cov
@@ -146,7 +148,8 @@ $(COVERAGE_VENV)/.installed: $(VENV)/.installed
 	$(COVERAGE_VENV)/bin/pip install --quiet --disable-pip-version-check coverage==7.17.5
 	touch $@
 
-# Style, types, layers, the map of the repository and licences. Licences are checked where cargo-deny is installed (`cargo install cargo-deny`).
+# Checks style, types, layers and the map of the repository. Also checks licences if cargo-deny is installed
+# (`cargo install cargo-deny`).
 lint: $(VENV)/.installed
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --release -- -D warnings
@@ -158,12 +161,13 @@ lint: $(VENV)/.installed
 	$(VENV)/bin/mypy
 	PYTHONPATH=python $(VENV)/bin/lint-imports --no-cache --no-logo
 
-# Benchmarks that need no GPU, or some: `make bench BENCH="append viewer"`. `benches/run.py --list` has a sentence for each.
-# `make bench BENCH="--record append"` keeps the figures: in benches/history.csv, its tables in benches/RESULTS.md, and its plot.
+# Runs the benchmarks that need no GPU, or the named ones: `make bench BENCH="append viewer"`. `benches/run.py --list`
+# describes each. `make bench BENCH="--record append"` adds the figures to benches/history.csv, its tables in
+# benches/RESULTS.md, and its plot.
 bench: all
 	$(PYTHON) benches/run.py $(BENCH)
 
-# Environments of benchmarks that compare memlab with packages of others. That of plans shares the packages of the tests.
+# Environments of benchmarks that compare memlab with other packages. The one for plans shares the packages of the tests.
 TOOLS_VENV := target/tools-venv
 $(TOOLS_VENV)/.installed: $(VENV)/.installed
 	$(VENV)/bin/python -m venv --clear $(TOOLS_VENV)
@@ -178,7 +182,7 @@ $(PLAN_VENV)/.installed: $(VENV)/.installed
 	$(PLAN_VENV)/bin/pip install --quiet --disable-pip-version-check lightning==2.6.6
 	touch $@
 
-# Packages without what they need, so that they can be carried to a machine without a network.
+# Fetches packages without their dependencies, to be copied to a machine without a network.
 PEERS := target/peers
 peers: $(PEERS)/.installed
 $(PEERS)/.installed: benches/peers.txt
@@ -186,7 +190,7 @@ $(PEERS)/.installed: benches/peers.txt
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --target $(PEERS) --requirement $<
 	touch $@
 
-# CUPTI's declarations, from NVIDIA's headers and with the libclang that PyPI has. The headers stay in a throw-away folder.
+# Generates CUPTI's declarations from NVIDIA's headers, with libclang from PyPI. The headers stay in a temporary folder.
 BINDINGS_VENV := target/bindings-venv
 .PHONY: bindings
 bindings:
@@ -197,7 +201,7 @@ bindings:
 		--bin generate-bindings -- $$packages/nvidia/cu13/include bindgen/src/bindings.rs
 	rustfmt --edition 2024 bindgen/src/bindings.rs
 
-# Hostile requests, files of compilers and traces against their readers, a minute each, from the seeds that the Rust tests replay.
+# Fuzzes the readers of requests, of compiler output and of traces, a minute each, from the seeds that the Rust tests replay.
 # Needs a nightly compiler.
 FUZZ_SECONDS ?= 60
 fuzz:
@@ -211,18 +215,18 @@ $(VENV)/.installed: tests/requirements.txt
 	tests/venv.sh $(VENV) $< $(PYTHON)
 	touch $@
 
-# Has test programs import PyTorch's compiler only when they compile.
+# Makes test programs import PyTorch's compiler only when they compile.
 $(VENV)/.lazy-compiler: tests/lazy_compiler/lazy_torch_compiler.py tests/lazy_compiler/lazy_torch_compiler.pth $(VENV)/.installed
 	cp tests/lazy_compiler/* $$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 	touch $@
 
-# Without it the tests that open pages are skipped, and say so.
+# Without Chromium, the tests that open pages are skipped with a message.
 $(VENV)/.chromium: tests/chromium.sh | $(VENV)/.installed
-	tests/chromium.sh $(VENV) && touch $@ || echo "memlab: no Chromium to be had: tests/see/test_html.py will be skipped" >&2
+	tests/chromium.sh $(VENV) && touch $@ || echo "memlab: Chromium could not be installed: tests/see/test_html.py will be skipped" >&2
 
-# Without it the tests that have figures scraped are skipped, and say so.
+# Without Prometheus, the tests that scrape figures are skipped with a message.
 $(VENV)/.prometheus: tests/prometheus.sh | $(VENV)/.installed
-	tests/prometheus.sh $(VENV) && touch $@ || echo "memlab: no Prometheus to be had: parts of tests/see/test_serve.py will be skipped" >&2
+	tests/prometheus.sh $(VENV) && touch $@ || echo "memlab: Prometheus could not be installed: parts of tests/see/test_serve.py will be skipped" >&2
 
 clean:
 	$(CARGO) clean

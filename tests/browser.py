@@ -18,7 +18,7 @@ REPLY_TIMEOUT = 60  # seconds
 
 
 def find_chromium():
-    """The browser and its environment, or None: MEMLAB_CHROMIUM, that of tests/chromium.sh, or the system's."""
+    """The browser and its environment, or None: MEMLAB_CHROMIUM, the one of tests/chromium.sh, or the system's."""
     asked = os.environ.get("MEMLAB_CHROMIUM")
     if asked:
         return asked, {}

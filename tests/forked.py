@@ -1,6 +1,6 @@
-"""Runs programs one after the other, each in a process of its own which has imported what they import.
+"""Runs programs one after the other, each in a separate process that inherits their imports.
 
-`forked.py RUNS`: JSON, `[[ENVIRONMENT, [PROGRAM, ARGUMENT, …]], …]`. Prints what they print, each followed by U+001E and a
+`forked.py RUNS`: JSON, `[[ENVIRONMENT, [PROGRAM, ARGUMENT, …]], …]`. Prints each program's output, followed by U+001E and a
 line end.
 """
 

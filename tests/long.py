@@ -47,7 +47,7 @@ def git(*arguments):
 
 
 def read_passes():
-    """The last pass of each file, by its path below tests/."""
+    """Last pass of each file, by its path below tests/."""
     lines = PASSED.read_text().splitlines() if PASSED.exists() else []
     rows = (line.split() for line in lines if line and not line.startswith("#"))
     return {file: Pass(commit, day, int(seconds)) for file, commit, day, seconds in rows}
@@ -60,7 +60,7 @@ def write_passes(passes):
 
 
 def covering():
-    """The test files of each source, as covers.toml has them."""
+    """Test files of each source, as covers.toml lists them."""
     covers = tomllib.loads((TESTS / "covers.toml").read_text())
     expanded = {source: [files_of(pattern) for pattern in patterns] for source, patterns in covers.items()}
     return {source: sorted({f"tests/{file}" for some in files for file in some}) for source, files in expanded.items()}
@@ -73,7 +73,7 @@ def files_of(pattern):
 
 
 def sources_of():
-    """Sources of each test file, by its path below tests/: what covers.toml names, the file, and its folder's helpers."""
+    """Sources of each test file, by its path below tests/: those in covers.toml, the file, and its folder's helpers."""
     sources = {}
     for source, files in covering().items():
         for file in files:
@@ -95,7 +95,7 @@ def has_changed(sources, commit):
 
 
 def long_files():
-    """Test files that have long tests, without OLD_PYTORCH."""
+    """Test files with long tests, without OLD_PYTORCH."""
     command = [VENV, "-m", "pytest", "-q", "--collect-only", "--long", TESTS]
     done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
     if done.returncode:

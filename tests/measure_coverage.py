@@ -25,9 +25,9 @@ DATA = ROOT / "target" / "coverage" / "data"
 PYTHON = ROOT / "target" / "coverage-venv" / "bin" / "python"
 PAGE = ROOT / "docs" / "coverage.md"
 PACKAGE = "python/memlab"
-# Processes write their counts into this many files together: one for each would take gigabytes.
+# Number of files that all processes write their counts into: one file per process would take gigabytes.
 PROFILES = "memlab-%8m.profraw"
-# Programs end in every way, and run in folders of their own.
+# Programs end in every way, and run in separate folders.
 SETTINGS = f"""[run]
 parallel = true
 patch = subprocess, fork, _exit, execv
@@ -43,7 +43,7 @@ def run(*command, check=True, **options):
 
 
 def prepare():
-    """A worktree of HEAD with the packages of the tests, and no data of earlier runs."""
+    """Creates a worktree of HEAD with the packages of the tests, and no data of earlier runs."""
     if not TREE.exists():
         subprocess.run(["git", "worktree", "prune"], cwd=ROOT, check=True)
         subprocess.run(["git", "worktree", "add", "--quiet", "--detach", TREE], cwd=ROOT, check=True)
@@ -92,7 +92,7 @@ def python_lines():
 
 
 def by_folder(lines, folders):
-    """Sums of the files of each folder, which is the longest that fits. Files of other folders do not count."""
+    """Sums of the files of each folder. A file counts in its longest matching folder; other files do not count."""
     sums = defaultdict(lambda: [0, 0])
     for file, covered, count in lines:
         path = os.path.relpath(TREE / file, TREE)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Changes the sources a little at a time, and lists the changes that no test notices: `make mutants`.
+"""Changes the sources one small piece at a time, and lists the changes that no test notices: `make mutants`.
 
     tests/mutants.py [--since COMMIT] [--minutes 30] [--count N] [--seed N] [--long] [FILE…]
 
-cargo-mutants finds the changes in Rust, cosmic-ray those in Python: in FILEs, or in the sources that differ from COMMIT. A
+cargo-mutants makes the changes in Rust, cosmic-ray those in Python: in FILEs, or in the sources that differ from COMMIT. A
 mutant runs the tests of its crate, then the Python tests that tests/covers.toml names for it; with --long their long tests
 too. They run in target/mutants/tree, a worktree of HEAD with a separate build. Exit code 1: a mutant survived.
 """
@@ -28,9 +28,9 @@ from cosmic_ray.mutating import mutate_code
 ROOT = Path(__file__).resolve().parent.parent
 TREE = ROOT / "target" / "mutants" / "tree"
 VENV = ROOT / ".venv" / "bin" / "python"
-# A mutant that loops ends here: ten times what the tests of the largest crate take.
+# Time limit of a mutant that loops: ten times that of the largest crate's tests.
 LIMIT_SECONDS = 1200
-# Changes that tests rarely can notice: names of exceptions, decorators, types after a colon.
+# Changes that tests can rarely notice: names of exceptions, decorators, types after a colon.
 UNUSED_OPERATORS = ("ExceptionReplacer", "RemoveDecorator", "VariableReplacer", "VariableInserter", "BitOr_")
 
 
@@ -101,7 +101,7 @@ def python_mutants(files):
 
 
 def drawn(mutants, seed):
-    """All mutants in a random order that takes one of each file in turn."""
+    """All mutants in a random order that cycles through the files."""
     by_file = {}
     for mutant in mutants:
         by_file.setdefault(mutant.file, []).append(mutant)
@@ -111,7 +111,7 @@ def drawn(mutants, seed):
 
 
 def prepare():
-    """A worktree of HEAD, with the packages of the tests and a copy of what is built."""
+    """Creates a worktree of HEAD, with the packages of the tests and a copy of the build."""
     if not TREE.exists():
         subprocess.run(["git", "worktree", "prune"], cwd=ROOT, check=True)
         subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(TREE)], cwd=ROOT, check=True)
@@ -122,7 +122,7 @@ def prepare():
 
 
 def build(check=False):
-    """Builds all programs and the native module. Returns whether that succeeded."""
+    """Builds all programs and the native module. Returns true on success."""
     done = run("cargo", "build", "--release", "--workspace", "--quiet", check=check)
     if not done.returncode:
         native = TREE / "python" / "memlab" / "_native.abi3.so"
@@ -151,7 +151,7 @@ def survives(mutant, packages, tests_of, *, long):
             if tested.returncode or not build():
                 return False
         files = tests_of(mutant.file)
-        # 5: no test of these files is of this tier.
+        # 5: these files have no test of this tier.
         return not files or (pytest(files) in (0, 5) and (not long or pytest(files, "--long") in (0, 5)))
     except subprocess.TimeoutExpired:
         return False

@@ -2,10 +2,10 @@
 
 Importing PyTorch takes two thirds of the time of a small test program. `FD` is a socket of messages. A request is JSON,
 `{"arguments": [those of python], "directory": …, "environment": {NAME: VALUE}}`, with three descriptors: the program's
-standard input, output and error. Two answers follow: the child's pid, and its exit code as `subprocess` counts it.
+standard input, output and error. Two answers follow: the child's pid, and its exit code in `subprocess`'s convention.
 
-A child has what a started interpreter has: a new `__main__`, `sys.argv`, `sys.path`, `os.environ` and standard streams. Two
-things differ: its /proc/self/cmdline is the server's, and a frame of this file lies below the program's.
+A child has the state of a fresh interpreter: a new `__main__`, `sys.argv`, `sys.path`, `os.environ` and standard streams. It
+differs in two ways: its /proc/self/cmdline is the server's, and a frame of this file lies below the program's.
 """
 
 import ctypes

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Puts Prometheus and promtool into $1/prometheus, for the tests that have `memlab serve` scraped. Debian's package, unpacked:
-# nothing is installed, and no service starts. Where apt has no such package, PATH is looked through for both.
+# Puts Prometheus and promtool into $1/prometheus, for the tests that scrape `memlab serve`. Unpacks Debian's package: nothing
+# is installed, and no service starts. If apt has no such package, searches PATH for both.
 set -euo pipefail
 target=$(cd "$1" && pwd)/prometheus
 

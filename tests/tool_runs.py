@@ -12,7 +12,7 @@ START = pytest.mark.parametrize("preload", [True, False], ids=["preloaded", "lat
 
 
 def run_tool(memlab, program, preload=False, env=None, **options):
-    """Runs a program that writes one JSON value to the file `result`; returns that and the run."""
+    """Runs a program that writes one JSON value to the file `result`; returns the value and the run."""
     script = memlab.folder / "program.py"
     script.write_text(textwrap.dedent(program))
     result = memlab.folder / "result"
@@ -24,7 +24,7 @@ def run_tool(memlab, program, preload=False, env=None, **options):
 
 
 def run_program(memlab, program, *arguments, **options):
-    """Runs a program of `tests/programs` that writes one JSON value to the file `result`; returns that."""
+    """Runs a program of `tests/programs` that writes one JSON value to the file `result`; returns the value."""
     run = memlab.python(program, *arguments, env={"PYTHONPATH": ROOT / "python"}, **options)
     assert run.code == 0, run.errors
     return json.loads((memlab.folder / "result").read_text())

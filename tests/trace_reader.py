@@ -26,7 +26,7 @@ class Block:
 
 @dataclass
 class LiveMemory:
-    """The live memory at some time."""
+    """The live memory at one moment."""
 
     blocks: dict = field(default_factory=dict)
     segments: dict = field(default_factory=dict)
@@ -43,7 +43,7 @@ class LiveMemory:
 class Trace:
     def __init__(self, path):
         self.frames, self.stacks, self.layers, self.ranges, self.events, self.tags = {}, {}, {}, {}, [], []
-        self.stands_for = {}  # Frames of compiled code -> the frames of the program that they stand for.
+        self.stands_for = {}  # Frames of compiled code -> the program's frames that they stand for.
         self.warnings = []
         with open(path, "rb") as file:
             lines = file.read().replace(b"\0", b"").splitlines()
@@ -66,7 +66,7 @@ class Trace:
                 self.warnings.append(record["warning"])
 
     def at(self, unix_ns=None):
-        """The live memory at that time (without one, at the end)."""
+        """Live memory at that time, or at the end without one."""
         until = float("inf") if unix_ns is None else unix_ns - self.header["start_unix_ns"]
         live = LiveMemory()
         for event in self.events:
@@ -103,7 +103,7 @@ class Trace:
         return None
 
     def range_path(self, range):
-        """The names of a range and of those around it, outermost first."""
+        """Names of a range and its enclosing ranges, outermost first."""
         path: list[str] = []
         while range:
             range, name = self.ranges[range]

@@ -1,4 +1,4 @@
-"""Trainings with `memlab.InfinityBatch`, and the same by hand."""
+"""Training with `memlab.InfinityBatch`, and the same in plain PyTorch loops."""
 
 import copy
 
@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 def digits(count=50):
-    """Small pictures whose labels are the places of their bright spots."""
+    """Small images whose labels are the positions of their bright spots."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(0, 4, (count,), generator=generator)
     images = torch.randn(count, 1, 8, 8, generator=generator) * 0.3
@@ -30,7 +30,7 @@ class Reader(nn.Module):
 
 
 def training(**options):
-    """An InfinityBatch as the seed's README sets one up, and a twin that is trained by hand."""
+    """An InfinityBatch set up as in the seed's README, and a twin for training in a plain loop."""
     ib = memlab.InfinityBatch(verbose=False, micro_batch=7, **options)
     ib.model = Reader()
     ib.criterion = nn.CrossEntropyLoss()

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Runs the tests that depend on PyTorch's and CPython's insides with other versions of both, and prints a table.
+# Runs the tests that depend on the internals of PyTorch and CPython with other versions of both, and prints a table.
 #
-#     tests/versions.sh            the versions below, as far as a fitting CPython is found (on the PATH, or pyenv's)
+#     tests/versions.sh            the versions below for which a matching CPython is found (on the PATH, or pyenv's)
 #     tests/versions.sh 2.4 2.8    some of them
-#     tests/versions.sh --old      one old version and the exactness tests alone, as `make test` does
+#     tests/versions.sh --old      one old version and only the exactness tests, as `make test-old` does
 #
-# Environments are made in target/versions, or in the folder that MEMLAB_VERSIONS names (5 GiB each), and kept. The newest
-# version is that of .venv, whose pytest runs the tests in any case.
+# Creates and keeps environments in target/versions, or in the folder $MEMLAB_VERSIONS (5 GiB each). The newest version is
+# that of .venv, whose pytest runs the tests in all environments.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 folder=${MEMLAB_VERSIONS:-target/versions}
 
-# PyTorch, the CPythons it is tried with (the first that is found), and packages of its time.
+# PyTorch, its CPythons (the first one found is used), and packages from the same time.
 versions='
 2.1  3.9,3.10,3.11        torch==2.1.2  numpy<2  transformers==4.40.2
 2.4  3.10,3.11,3.12,3.9   torch==2.4.1  numpy    transformers==4.48.3
@@ -20,27 +20,27 @@ versions='
 2.11 3.12,3.13,3.11,3.10  torch==2.11.0 numpy    timm transformers>=4.55
 '
 tests='see/test_exact.py see/test_kinds.py see/test_layers.py tools/test_tracker.py tools/test_line_profiler.py see/test_annotate.py'
-# One plan and one advice that is followed.
+# One plan and one applied advice.
 tests+=' know/test_plan.py::test_two_small_batches_give_the_others_to_the_byte[gan]'
-tests+=' know/test_advice.py::test_a_change_gives_the_peak_that_it_is_said_to_give[gradients-gradients]'
-# Those of torch.compile, with the versions whose compiled code has lines. They take fifteen minutes for each version.
+tests+=' know/test_advice.py::test_a_change_gives_the_predicted_peak[gradients-gradients]'
+# Tests of torch.compile, for the versions whose compiled code has lines. They take fifteen minutes per version.
 compiled='see/test_compiled.py see/test_compiled_modes.py see/test_compiled_models.py'
 compiled_since=2.6
-old=2.4 # The one that `make test` tries.
+old=2.4 # The version that `make test-old` uses.
 
 # Prints the path of CPython $1.
 find_python() {
     local candidate
     for candidate in "$HOME/.pyenv/versions/$1".*/bin/python "$(command -v "python$1")"; do
-        # One of pyenv's shims is found and does not run.
+        # pyenv's shims are found but may not run.
         [ "$("$candidate" -c 'import sys, ensurepip; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" = "$1" ] &&
             echo "$candidate" && return
     done
     return 1
 }
 
-# Prints the Python of an environment with PyTorch $1, made if need be: $2 CPythons, the rest packages. Fails with 1 where no
-# CPython is found, with 2 where the packages cannot be installed.
+# Prints the Python of an environment with PyTorch $1, which it creates if needed. $2: CPythons; the rest: packages.
+# Fails with 1 if no CPython is found, with 2 if the packages cannot be installed.
 environment() {
     local torch=$1 pythons=$2 minor python made
     shift 2
@@ -69,14 +69,14 @@ run() {
         .venv/bin/python -m pytest -q -n 2 --dist loadgroup -p no:cacheprovider -rfE "${@/#/tests/}"
 }
 
-# Whether PyTorch $1 is older than $2.
+# Succeeds if PyTorch $1 is older than $2.
 is_before() {
     [ "$1" != newest ] && [ "$1" != "$2" ] && [ "$(printf '%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]
 }
 
 if [ "${1:-}" = --old ]; then
     read -r torch pythons packages < <(grep "^$old " <<<"$versions")
-    # Without transformers, which is not about memory: the model made of it is skipped.
+    # Leaves out transformers, which does not matter for memory: the tests skip its model.
     read -ra packages <<<"${packages%transformers*}"
     python=$(environment "$torch" "$pythons" "${packages[@]}") || exit $(($? - 1))
     echo "memlab: PyTorch $torch, $("$python" --version)"

@@ -1,8 +1,8 @@
-"""Waiting for a state, where a test would otherwise count on time."""
+"""Waits for a state, so that tests need not rely on time."""
 
 import time
 
-# Longer than any machine takes: only a hang becomes a failure.
+# Longer than any machine needs: only a hang fails.
 HANG_SECONDS = 600
 
 

@@ -1,5 +1,5 @@
-/* Functions of libmemlab.so for the process that it is loaded into. Find them with dlsym(RTLD_DEFAULT, "memlab_…"): they
- * exist exactly if memlab is loaded. From outside, the control socket offers the same (docs/control.md).
+/* Functions of libmemlab.so for the process that has loaded it. Find them with dlsym(RTLD_DEFAULT, "memlab_…"): they
+ * exist only if memlab is loaded. From outside, the control socket offers the same (docs/control.md).
  *
  * Each function may be called from any thread, with or without Python's GIL, but not from a CUDA host callback. None waits
  * for a lock of the program. Functions that can fail return 0 or -1. They write the reason to `error`, if that is not
@@ -49,8 +49,8 @@ size_t memlab_read(struct memlab_position *position, char *lines, size_t size, i
 /* Position after the last line recorded so far, in `bytes` of a memlab_position; 0 if no recording exists yet. */
 uint64_t memlab_position(void);
 
-/* Makes Python report which memory belongs to which parameter, gradient, buffer and optimizer, the next time that its main
- * thread runs a bytecode. Does nothing without Python. */
+/* Makes Python record the memory of each parameter, gradient, buffer and optimizer, the next time that its main thread
+ * runs a bytecode. Does nothing without Python. */
 void memlab_ask(void);
 
 /* Continues the trace in the file `path` (as in MEMLAB_OUTPUT), which begins with the state so far; NULL: in memory. The

@@ -1,4 +1,4 @@
-//! The host memory that holds all weights, in one piece, in the order of use.
+//! The host memory that holds all weights: one mapping, in order of use.
 
 mod mapping;
 mod memory_file;

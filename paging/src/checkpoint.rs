@@ -1,6 +1,6 @@
-//! Checkpoints in the safetensors format: the tensors in their files, and reading many of them at once.
+//! Checkpoints in the safetensors format: locates tensors in their files, and reads many of them at once.
 //!
-//! Files are not trusted: a header is checked against the size of its file, and an index may only name files in its own folder.
+//! Files are untrusted. The header is checked against the file size, and an index may name files only in its own folder.
 
 mod file;
 mod read;
@@ -21,31 +21,32 @@ pub use read::{FileRange, read_parts};
 /// A tensor of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tensor {
-    /// Its name.
+    /// Name of the tensor.
     pub name: String,
-    /// The file it is in.
+    /// File that contains the tensor.
     pub path: PathBuf,
-    /// As written in the format: "BF16".
+    /// Data type as written in the format: "BF16".
     pub dtype: String,
-    /// Its dimensions.
+    /// Dimensions.
     pub shape: Vec<usize>,
-    /// The offset of its first byte in the file.
+    /// Offset of the first byte in the file.
     pub offset: u64,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
 }
 
-/// The limit of the format.
+/// Limit set by the format.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 const SUFFIX: &str = ".safetensors";
 const INDEX_SUFFIX: &str = ".safetensors.index.json";
 
-/// All tensors of a checkpoint, by file and offset. `path`: a `.safetensors` file, an index of several
-/// (`.safetensors.index.json`), or a folder with either.
+/// Returns all tensors of a checkpoint, sorted by file and offset.
+///
+/// `path` is a `.safetensors` file, an index of several files (`.safetensors.index.json`), or a folder with either.
 ///
 /// # Errors
 ///
-/// If a file cannot be read, is cut short, or is no safetensors checkpoint.
+/// If a file cannot be read, is truncated, or is not a safetensors checkpoint.
 pub fn tensors(path: &Path) -> Result<Vec<Tensor>> {
     let status = fs::metadata(path).map_err(|error| unreadable(path, error))?;
     if status.is_dir() {
@@ -59,7 +60,7 @@ fn names_index(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "json")
 }
 
-/// The checkpoint of a folder: its index, else its one file; of several the one with the default name.
+/// Finds the checkpoint of a folder: the index, else the only file, else the file with the default name.
 fn in_folder(folder: &Path) -> Result<PathBuf> {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder).map_err(|error| unreadable(folder, error))? {
@@ -165,7 +166,7 @@ fn of_file(path: &Path) -> Result<Vec<Tensor>> {
             path: path.to_owned(),
             dtype: format!("{:?}", info.dtype),
             shape: info.shape.clone(),
-            // `Metadata` checked that the tensors follow each other up to the end of the file.
+            // `Metadata` checked that the tensors are contiguous up to the end of the file.
             offset: data + info.data_offsets.0 as u64,
             bytes: (info.data_offsets.1 - info.data_offsets.0) as u64,
         })

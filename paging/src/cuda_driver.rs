@@ -1,8 +1,8 @@
-//! The CUDA driver: the functions that loading needs, found at run time, with safe wrappers.
+//! The CUDA driver: safe wrappers around the functions that loading needs, resolved at run time.
 //!
-//! Every function that returns a [`Result`] fails with [`Error::Failed`], whose text names the driver's function and its result.
-//! All but [`Device::open`], [`Device::push`] and [`Device::make_current`] need the device's context to be current on the calling
-//! thread.
+//! Every function that returns a [`Result`] fails with [`Error::Failed`], whose text names the driver's function and its
+//! result. All but [`Device::open`], [`Device::push`] and [`Device::make_current`] need the device's context to be current
+//! on the calling thread.
 
 #![allow(clippy::missing_errors_doc, reason = "the module says it once for all functions")]
 
@@ -14,7 +14,9 @@ use cudarc::driver::sys::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUgraph, CU
 
 use crate::error::{Error, Result, size};
 
-/// A result of the driver. Not an enum, since newer drivers may return other values.
+/// Result code of the driver.
+///
+/// Not an enum, because newer drivers may return other values.
 type Code = c_int;
 
 macro_rules! functions {
@@ -35,7 +37,7 @@ macro_rules! functions {
             }
         }
 
-        /// The names of the functions, for errors.
+        /// Names of the functions, for errors.
         #[allow(non_upper_case_globals, dead_code)]
         mod names {
             $(pub const $field: &std::ffi::CStr = $name;)*
@@ -118,7 +120,9 @@ fn text(functions: &Functions, call: &CStr, code: Code) -> String {
     format!("{} failed with {name}", call.to_string_lossy())
 }
 
-/// Calls a function of `$functions`; an error names it.
+/// Calls a function of `$functions`.
+///
+/// An error contains the function's name.
 macro_rules! call {
     ($functions:expr, $function:ident($($arg:expr),*)) => {{
         let functions: &Functions = $functions;
@@ -133,7 +137,7 @@ macro_rules! call {
 /// `CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP`
 const PORTABLE_DEVICEMAP: c_uint = 1 | 2;
 
-/// A device's primary context, which PyTorch uses too.
+/// Primary context of a device, shared with PyTorch.
 pub struct Device {
     functions: &'static Functions,
     ordinal: CUdevice,
@@ -146,7 +150,7 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 impl Device {
-    /// Opens the device with this CUDA ordinal, and keeps its primary context.
+    /// Opens the device with this CUDA ordinal, and retains its primary context.
     pub fn open(ordinal: i32) -> Result<Arc<Self>> {
         let functions = functions()?;
         let mut count = 0;
@@ -160,7 +164,9 @@ impl Device {
         Ok(Arc::new(Self { functions, ordinal, context }))
     }
 
-    /// Makes the context current on this thread unless it is; returns whether [`pop`](Self::pop) has to undo that.
+    /// Makes the context current on this thread, unless it already is.
+    ///
+    /// Returns true if [`pop`](Self::pop) has to undo that.
     pub fn push(&self) -> Result<bool> {
         let mut current = ptr::null_mut();
         call!(self.functions, current(&mut current))?;
@@ -187,8 +193,9 @@ impl Device {
         call!(self.functions, pin(address as *mut c_void, bytes, PORTABLE_DEVICEMAP))
     }
 
-    /// Pins host memory that the process may only read, for all contexts, which can only read it too. Fails on systems whose
-    /// driver has no such registration.
+    /// Pins read-only host memory for all contexts, which can only read it too.
+    ///
+    /// Fails if the driver does not support that.
     pub fn pin_read_only(&self, address: u64, bytes: usize) -> Result<()> {
         const READ_ONLY: c_uint = 8;
         call!(self.functions, pin(address as *mut c_void, bytes, PORTABLE_DEVICEMAP | READ_ONLY))
@@ -214,12 +221,14 @@ impl Device {
         let _ = call!(self.functions, destroy_stream(stream as CUstream));
     }
 
-    /// Waits on the host for all work on a stream.
+    /// Blocks the host until all work on a stream is done.
     pub fn synchronize(&self, stream: u64) -> Result<()> {
         call!(self.functions, synchronize(stream as CUstream))
     }
 
-    /// Creates an event; `timed` where [`elapsed_ms`](Self::elapsed_ms) is to be asked.
+    /// Creates an event.
+    ///
+    /// `timed` is required for [`elapsed_ms`](Self::elapsed_ms).
     pub fn create_event(&self, timed: bool) -> Result<u64> {
         const DISABLE_TIMING: c_uint = 2;
         let mut event = ptr::null_mut();
@@ -237,26 +246,26 @@ impl Device {
         call!(self.functions, record(event as CUevent, stream as CUstream))
     }
 
-    /// Work queued on the stream from here on waits for the event.
+    /// Makes later work on the stream wait for the event.
     pub fn wait(&self, stream: u64, event: u64) -> Result<()> {
         call!(self.functions, wait(stream as CUstream, event as CUevent, 0))
     }
 
-    /// Waits on the host for an event.
+    /// Blocks the host until an event happens.
     pub fn wait_on_host(&self, event: u64) -> Result<()> {
         call!(self.functions, wait_on_host(event as CUevent))
     }
 
-    /// Milliseconds between two timed events.
+    /// Returns the milliseconds between two timed events.
     pub fn elapsed_ms(&self, from: u64, to: u64) -> Result<f32> {
         let mut milliseconds = 0.0;
         call!(self.functions, elapsed(&mut milliseconds, from as CUevent, to as CUevent))?;
         Ok(milliseconds)
     }
 
-    /// Status (`CUstreamCaptureStatus`) and number of the capture that a stream is in.
+    /// Returns the status (`CUstreamCaptureStatus`) and number of the capture that a stream belongs to.
     pub fn capture_of(&self, stream: u64) -> Result<(c_int, u64)> {
-        // The legacy stream cannot be captured, and the query fails while another stream is.
+        // The legacy stream cannot be captured, and the query fails while another stream is captured.
         if matches!(stream, 0 | 1) {
             return Ok((0, 0));
         }
@@ -266,7 +275,9 @@ impl Device {
         Ok((status, id))
     }
 
-    /// Sets which calls captures forbid to this thread; returns the mode before.
+    /// Sets which calls a capture forbids on this thread.
+    ///
+    /// Returns the previous mode.
     pub fn exchange_capture_mode(&self, mut mode: c_int) -> Result<c_int> {
         call!(self.functions, capture_mode(&mut mode))?;
         Ok(mode)
@@ -299,12 +310,14 @@ impl Device {
     /// Queues a copy to host memory.
     ///
     /// # Safety
-    /// The host memory is nobody else's until the copy is done.
+    /// No other code uses the host memory until the copy is done.
     pub unsafe fn copy_to_host(&self, to: u64, from: u64, bytes: u64, stream: u64) -> Result<()> {
         call!(self.functions, copy_to_host_later(to as *mut c_void, from, bytes as usize, stream as CUstream))
     }
 
-    /// Reads device memory, waiting for it.
+    /// Reads device memory.
+    ///
+    /// Blocks until the read is done.
     pub fn read(&self, from: u64, to: &mut [u8]) -> Result<()> {
         call!(self.functions, copy_to_host(to.as_mut_ptr().cast(), from, to.len()))
     }

@@ -1,12 +1,14 @@
-//! Errors: what happened, to what, and what to do next.
+//! Errors, with a text that states the event, its object and the next step.
 
 use std::path::PathBuf;
 use std::{fmt, io};
 
-/// What a function of this crate returns.
+/// Result of a function of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a call failed. The text is for the user.
+/// Cause of a failed call.
+///
+/// The text is for the user.
 #[derive(Debug)]
 pub enum Error {
     /// An invalid argument.
@@ -17,10 +19,10 @@ pub enum Error {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// Error from the system.
         error: io::Error,
     },
-    /// A call of the driver or the system that failed, or a state in which the call is impossible.
+    /// A failed call of the driver or the system, or a state that makes the call impossible.
     Failed(String),
 }
 
@@ -45,7 +47,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// A size as text: "1.5 GiB".
+/// Formats a size: "1.5 GiB".
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if bytes < 1024 {
@@ -65,8 +67,8 @@ mod tests {
     use super::size;
 
     #[test]
-    fn sizes_are_said_in_binary_units() {
-        // GIVEN sizes at the borders of units, WHEN they are said, THEN in the unit that keeps them short.
+    fn sizes_have_binary_units() {
+        // GIVEN sizes at the borders of units, WHEN they are formatted, THEN each uses the unit that keeps it short.
         assert_eq!(size(0), "0 bytes");
         assert_eq!(size(1023), "1023 bytes");
         assert_eq!(size(1536), "1.5 KiB");

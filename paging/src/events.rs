@@ -3,7 +3,7 @@
 use crate::backend::{Backend, Event};
 use crate::error::Result;
 
-/// An event of the pool; [`Events::retain`] and [`Events::release`] count its users.
+/// An event of the pool. [`Events::retain`] and [`Events::release`] count its users.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EventId(u32);
 
@@ -14,7 +14,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// An event with one user.
+    /// Returns an event with one user.
     pub fn acquire(&mut self, backend: &dyn Backend) -> Result<EventId> {
         let id = match self.free.pop() {
             Some(id) => id,
@@ -37,7 +37,9 @@ impl Events {
         self.slots[id.0 as usize].1 += 1;
     }
 
-    /// Removes a user; without users, the event returns to the pool.
+    /// Removes a user.
+    ///
+    /// An event without users returns to the pool.
     pub fn release(&mut self, id: EventId) {
         let uses = &mut self.slots[id.0 as usize].1;
         *uses -= 1;

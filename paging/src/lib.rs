@@ -1,8 +1,8 @@
 //! Runs models whose weights are larger than the device's memory.
 //!
-//! One host [`Arena`] holds all weights. A [`Pipeline`] copies them to the device in the order of the forward pass, ahead of the
-//! compute, across the end of one forward into the next, and never makes the host wait. The [planner](plan::plan) chooses which
-//! units stay on the device, and which part of the ring each other unit is copied to.
+//! One host [`Arena`] holds all weights. A [`Pipeline`] copies them to the device in the order of the forward pass, ahead of
+//! the compute and across the end of one forward into the next. It never makes the host wait. The [planner](plan::plan)
+//! chooses which units stay on the device, and assigns a part of the ring to every other unit.
 //!
 //! Four layers through a ring with room for one, on the host:
 //!
@@ -45,38 +45,38 @@
 //! # Layers
 //!
 //! ```text
-//! pipeline                                    copies in the order of the forward
-//! pipeline::session                           one thread's calls
+//! pipeline                                    copies weights in the order of the forward
+//! pipeline::session                           calls of one thread
 //! pipeline::capture                           forwards captured into a CUDA graph
 //! pipeline::prefetch                          loads ahead
-//! pipeline::cursor                            where a thread is in the schedule, and what it holds
-//! pipeline::core                              what all threads of a pipeline use
-//! pipeline::ring, pipeline::timing            which units are on the device; how long points compute
+//! pipeline::cursor                            position of a thread in the schedule, and the units it holds
+//! pipeline::core                              state shared by all threads of a pipeline
+//! pipeline::ring, pipeline::timing            units on the device; compute time of points
 //! pipeline::checked_configuration, pipeline::counters, pipeline::unit_set
 //! pipeline::configuration, pipeline::unlocked
-//! offload_stream                                        copies to the host and back, for activations
-//! offload_stream::host_ranges                                the host memory of these
+//! offload_stream                              copies activations to the host and back
+//! offload_stream::host_ranges                 host memory of these copies
 //! events                                      a pool of events
-//! recomputation                               what to compute again instead of copying it
-//! memory, plan                                device memory; which units stay, and where the others go
+//! recomputation                               tensors to recompute instead of copying
+//! memory, plan                                device memory; resident units, and places of the others
 //! plan::solve                                 searches layouts
-//! plan::refine                                improves one
-//! plan::candidates, plan::evaluate            layouts to try; what one comes to
+//! plan::refine                                improves one layout
+//! plan::candidates, plan::evaluate            layouts to try; time and size of a layout
 //! plan::placement, plan::simulate             places in the ring; the time of a forward
 //! plan::problem
 //! plan::outcome
-//! sharing                                     host memory that several processes hold once
+//! sharing                                     one copy of host memory for several processes
 //! sharing::handing, sharing::listener, sharing::names
 //! arena                                       host memory, pinned
 //! arena::pinning
 //! arena::mapping
-//! arena::shared_part                          what several processes map
+//! arena::shared_part                          part that several processes map
 //! arena::memory_file
-//! backend                                     what copies: CUDA, or a thread of the host
+//! backend                                     copying: CUDA, or a thread of the host
 //! backend::cuda, backend::host
 //! backend::interface
 //! cuda_driver, checkpoint                     the driver's functions; safetensors files
-//! parallel, pieces                            in which pieces a unit is copied over others
+//! parallel, pieces                            pieces in which a unit is copied over others
 //! error, range
 //! ```
 

@@ -6,7 +6,9 @@ use crate::arena::Arena;
 use crate::cuda_driver::Device;
 use crate::error::{Error, Result};
 
-/// Memory on a CUDA device, or without a device on the host, until dropped.
+/// Memory on a CUDA device, or on the host if the machine has no device.
+///
+/// Freed on drop.
 pub struct DeviceMemory(Kind);
 
 enum Kind {
@@ -19,7 +21,7 @@ impl DeviceMemory {
     ///
     /// # Errors
     ///
-    /// If there is no such device, or it has too little memory.
+    /// If the device does not exist, or has too little memory.
     pub fn new(device: Option<i32>, bytes: u64) -> Result<Self> {
         let Some(ordinal) = device else { return Arena::new(bytes).map(|memory| Self(Kind::Host(memory))) };
         let device = Device::open(ordinal)?;
@@ -30,7 +32,7 @@ impl DeviceMemory {
         Ok(Self(Kind::Device { device, address, bytes }))
     }
 
-    /// The address of its first byte.
+    /// Address of the first byte.
     pub fn address(&self) -> u64 {
         match &self.0 {
             Kind::Device { address, .. } => *address,
@@ -38,7 +40,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Its size.
+    /// Size in bytes.
     pub fn bytes(&self) -> u64 {
         match &self.0 {
             Kind::Device { bytes, .. } => *bytes,
@@ -46,7 +48,9 @@ impl DeviceMemory {
         }
     }
 
-    /// Reads from `offset` on. Writes to the range must be done.
+    /// Reads from `offset` on.
+    ///
+    /// Writes to the range must have completed.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
-//! Copies of device memory to the host and back: what autograd keeps for backward, while it is not needed.
+//! Copies device memory to the host and back: tensors that autograd keeps for backward, while they are unused.
 //!
-//! All copies of an offload stream go through one stream, so they are done in the order in which they were asked for. A place on the host
-//! can therefore be given to the next copy at once when its owner is dropped, and the host never waits.
+//! All copies of an offload stream run on one stream, so they complete in the order of the calls. When the owner of a place
+//! on the host is dropped, the next copy can use the place at once, and the host never waits.
 
 mod host_ranges;
 
@@ -31,11 +31,13 @@ struct OffloadStreamCore {
 struct OffloadStreamState {
     ranges: HostRanges,
     events: Events,
-    /// Pairs of timed events around copies, and what these copied.
+    /// Pairs of timed events around copies, and the bytes copied between them.
     timed: Option<Vec<(Event, Event, u64)>>,
 }
 
-/// Bytes of device memory on the host. Its place is free again when this is dropped.
+/// Bytes of device memory on the host.
+///
+/// Dropping it frees the place.
 pub struct HostCopy {
     shared: Arc<OffloadStreamCore>,
     place: PieceRange,
@@ -45,11 +47,13 @@ pub struct HostCopy {
 }
 
 impl OffloadStream {
-    /// An offload stream of a CUDA device, by ordinal, or of the host, whose copies are no faster than `bytes_per_second`.
+    /// Creates an offload stream of a CUDA device, by ordinal, or of the host.
+    ///
+    /// Copies of the host are no faster than `bytes_per_second`.
     ///
     /// # Errors
     ///
-    /// If there is no such device, or it makes no stream.
+    /// If the device does not exist, or cannot create a stream.
     pub fn new(device: Option<i32>, bytes_per_second: Option<f64>) -> Result<Self> {
         let backend: Arc<dyn Backend> = match device {
             Some(ordinal) => Arc::new(Cuda::open(ordinal)?),
@@ -62,7 +66,7 @@ impl OffloadStream {
         Ok(Self { shared: Arc::new(OffloadStreamCore { backend, device, stream, state: Mutex::default() }) })
     }
 
-    /// Bytes of host memory that [`grow`](Self::grow) would add so that `bytes` can be saved; 0 if there is a place.
+    /// Bytes of host memory that [`grow`](Self::grow) would add to save `bytes`; 0 if a place is free.
     pub fn growth(&self, bytes: u64) -> u64 {
         let mut state = self.shared.state.lock();
         match state.ranges.take(bytes) {
@@ -74,21 +78,23 @@ impl OffloadStream {
         }
     }
 
-    /// Adds host memory, pinned.
+    /// Adds pinned host memory.
     ///
     /// # Errors
     ///
-    /// [`Error::Memory`] if the system gives or pins no more.
+    /// [`Error::Memory`] if the system refuses to allocate or pin more.
     pub fn grow(&self, bytes: u64) -> Result<()> {
         self.shared.state.lock().ranges.grow(bytes, self.shared.device)
     }
 
-    /// All host memory of this stream.
+    /// Bytes of host memory of this stream, used or free.
     pub fn host_bytes(&self) -> u64 {
         self.shared.state.lock().ranges.bytes()
     }
 
-    /// Copies device memory to the host after the work that is queued on `stream`; `None` if there is no place.
+    /// Copies device memory to the host after the work queued on `stream`.
+    ///
+    /// Returns `None` if no place is free.
     ///
     /// # Errors
     ///
@@ -123,7 +129,7 @@ impl OffloadStream {
         }
     }
 
-    /// Whether copies are timed from now on.
+    /// Turns the timing of copies on or off.
     pub fn set_timed(&self, on: bool) {
         let mut state = self.shared.state.lock();
         match (on, state.timed.is_some()) {
@@ -136,7 +142,9 @@ impl OffloadStream {
         }
     }
 
-    /// Bytes per second of the copies since [`set_timed`](Self::set_timed); `None` if there were none. Waits for them.
+    /// Bytes per second of the copies since [`set_timed`](Self::set_timed); `None` without copies.
+    ///
+    /// Waits for them.
     ///
     /// # Errors
     ///
@@ -156,7 +164,7 @@ impl OffloadStream {
         Ok((ns > 0).then(|| bytes as f64 * 1e9 / ns as f64))
     }
 
-    /// Waits on the host until all copies are done.
+    /// Blocks the host until all copies are done.
     ///
     /// # Errors
     ///
@@ -168,7 +176,9 @@ impl OffloadStream {
 }
 
 impl OffloadStreamCore {
-    /// Queues copies of `bytes` behind what is queued on `stream`; returns the event after them, with one user.
+    /// Queues copies of `bytes` behind the work queued on `stream`.
+    ///
+    /// Returns the event after them, with one user.
     fn queue(
         &self,
         state: &mut OffloadStreamState,
@@ -180,7 +190,7 @@ impl OffloadStreamCore {
         let done = state.events.acquire(backend)?;
         let event = state.events.event(done);
         let queued = (|| {
-            // The same event before and after: waiting for it here takes its state now.
+            // The same event serves before and after the copies: waiting for it here takes its current state.
             backend.record(event, stream)?;
             backend.wait(self.stream, event)?;
             let began = match &state.timed {
@@ -208,7 +218,7 @@ impl OffloadStreamCore {
         }
     }
 
-    /// Makes work queued on `stream` from now on wait for an event.
+    /// Makes later work on `stream` wait for an event.
     fn wait(&self, id: EventId, stream: Stream) -> Result<()> {
         let _active = ActiveDevice::on(&*self.backend)?;
         let event = self.state.lock().events.event(id);
@@ -238,12 +248,12 @@ impl Drop for OffloadStreamCore {
 }
 
 impl HostCopy {
-    /// How many bytes it has.
+    /// Number of bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Makes work queued on `stream` from now on wait until the bytes are on the host. (On the host backend: waits.)
+    /// Makes later work on `stream` wait until the bytes are on the host. (On the host backend, blocks.)
     ///
     /// # Errors
     ///
@@ -252,7 +262,7 @@ impl HostCopy {
         self.shared.wait(self.saved, stream)
     }
 
-    /// Copies the bytes to device memory after the work that is queued on `stream`.
+    /// Copies the bytes to device memory after the work queued on `stream`.
     ///
     /// # Errors
     ///
@@ -260,7 +270,7 @@ impl HostCopy {
     ///
     /// # Safety
     ///
-    /// The memory stays valid, and nobody else's, until work that [waits](Self::wait_loaded) for the copy.
+    /// The memory stays valid, and no other code uses it, until work that [waits](Self::wait_loaded) for the copy.
     pub unsafe fn load(&self, address: u64, stream: Stream) -> Result<()> {
         let shared = &*self.shared;
         let _active = ActiveDevice::on(&*shared.backend)?;
@@ -282,7 +292,7 @@ impl HostCopy {
         Ok(())
     }
 
-    /// Makes work queued on `stream` from now on wait for the last [`load`](Self::load).
+    /// Makes later work on `stream` wait for the last [`load`](Self::load).
     ///
     /// # Errors
     ///

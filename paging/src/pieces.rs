@@ -1,21 +1,26 @@
-//! In which pieces a unit is copied over others: what is free first comes first, so that a copy begins while a part of its place
-//! is still in use.
+//! Pieces in which a unit is copied over others.
+//!
+//! The part that is free first is copied first, so that a copy starts while another part of its place is still in use.
 
 use crate::range::ByteRange;
 
-/// A part of a unit's place, and when what is in it is no longer used.
+/// A part of a unit's place, and the time when its contents are no longer used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece<T> {
-    /// Where in the ring.
+    /// Position in the ring.
     pub range: ByteRange,
-    /// Orders pieces in time. Holes, in which nothing is, have the default.
+    /// Orders pieces in time.
+    ///
+    /// Holes have the default.
     pub freed: T,
 }
 
-/// Divides a unit's place into the pieces to copy, in that order. A copy and a wait cost a fixed time too, so what is freed in
-/// turn is copied together until it has `least` bytes, after the last of it is free: one piece, unless it is in several places.
+/// Divides a unit's place into the pieces to copy, in copy order.
 ///
-/// `pieces`: what is in the place, by address and clipped to it, and afterwards the pieces to copy.
+/// Each copy and each wait has a fixed cost. Parts that become free one after another are therefore merged until they have
+/// `least` bytes, and copied after the last of them is free. Such a piece is one copy, unless its parts are not adjacent.
+///
+/// `pieces` is, on entry, the contents of the place by address and clipped to it, and on return the pieces to copy.
 pub fn divide<T: Ord + Copy + Default>(place: ByteRange, least: u64, pieces: &mut Vec<Piece<T>>) {
     if place.length / 2 < least || pieces.is_empty() {
         let freed = pieces.iter().map(|piece| piece.freed).max().unwrap_or_default();
@@ -70,15 +75,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_free_first_is_copied_first() {
-        // GIVEN a place whose begin was used last, whose middle before that, and whose end is free
+    fn the_first_free_piece_is_copied_first() {
+        // GIVEN a place whose start was used last, its middle before that, and whose end is free
         let parts = [(100, 40, 7), (140, 20, 3)];
-        // WHEN it is divided, THEN from the end to the begin
+        // WHEN it is divided, THEN the pieces go from the end to the start
         assert_eq!(divided((100, 100), 20, &parts), [(160, 40, 0), (140, 20, 3), (100, 40, 7)]);
-        // WHEN pieces must be larger, THEN a small one waits with the next, as one where they are adjacent
+        // WHEN pieces must be larger, THEN a small one waits with the next, and merges with it where the two are adjacent
         assert_eq!(divided((100, 100), 30, &parts), [(160, 40, 0), (100, 60, 7)]);
         assert_eq!(divided((100, 100), 50, &parts), [(100, 100, 7)]);
-        // WHEN it has no room for two pieces, THEN it is one, and waits for all
+        // WHEN it has no room for two pieces, THEN it is one piece, which waits for all parts
         assert_eq!(divided((100, 100), 51, &parts), [(100, 100, 7)]);
         assert_eq!(divided((100, 100), 0, &[]), [(100, 100, 0)]);
     }
@@ -88,7 +93,7 @@ mod tests {
         fn pieces_are_the_place(
             lengths in prop::collection::vec((1u64..20, prop::option::of(0u32..6)), 1..8), least in 0u64..30,
         ) {
-            // GIVEN a place with holes and with parts that are free at any time
+            // GIVEN a place with holes, and with parts that become free at any time
             let mut end = 5;
             let mut parts = Vec::new();
             for (length, freed) in lengths {
@@ -97,7 +102,8 @@ mod tests {
             }
             // WHEN it is divided
             let pieces = divided((5, end - 5), least, &parts);
-            // THEN pieces are the whole place once, in the order in which they are free, none before what is in it,
+            // THEN the pieces cover the whole place once, in the order in which they become free, none before its contents
+            // are free,
             let mut by_address = pieces.clone();
             by_address.sort_unstable();
             prop_assert_eq!(by_address.iter().fold(5, |at, &(start, length, _)| if at == start { at + length } else { 0 }), end);
@@ -107,7 +113,7 @@ mod tests {
                 let over = pieces.iter().find(|piece| ByteRange::new(piece.0, piece.1).overlaps(there)).unwrap();
                 prop_assert!(over.0 <= start && over.0 + over.1 >= start + length && over.2 >= freed);
             }
-            // AND what is free at the same time has at least the least bytes, or is all.
+            // AND the pieces that become free at the same time have at least the least bytes, or are the whole place.
             for &(.., freed) in &pieces {
                 let together: u64 = pieces.iter().filter(|piece| piece.2 == freed).map(|piece| piece.1).sum();
                 prop_assert!(together >= least || together == end - 5);

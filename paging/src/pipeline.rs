@@ -1,9 +1,11 @@
 //! The pipeline: copies weights to the device in the order of the forward pass, ahead of the compute.
 //!
-//! The forward is a circular schedule of points, each with the units that must be on the device until the next one. A unit
-//! either stays on the device, or has one placement in the ring, so that its address never changes; loading it evicts the units
-//! that overlap it. A thread that reaches a point releases the units it no longer needs, acquires the ones it does, and queues
-//! copies for the points after it, including those of the next forward. Events order the streams; the host does not wait.
+//! The forward is a circular schedule of points. Each point lists the units that must be on the device until the next point.
+//! A unit either stays on the device, or has one placement in the ring, so its address never changes. Loading a unit evicts
+//! the units that overlap it.
+//!
+//! A thread that reaches a point releases the units it no longer needs, and acquires the units it does need. It then queues
+//! copies for later points, including those of the next forward. Events order the streams, and the host does not wait.
 
 mod capture;
 mod checked_configuration;
@@ -34,17 +36,21 @@ use crate::error::{Error, Result};
 use crate::range::ByteRange;
 use checked_configuration::CheckedConfiguration;
 
-/// Copies weights to a device; see the module.
+/// Copies weights to a device.
+///
+/// See the module.
 pub struct Pipeline {
     core: Arc<PipelineCore>,
 }
 
 impl Pipeline {
-    /// A pipeline to a CUDA device, or with `None` on the host, where the speed of copies may be set.
+    /// Creates a pipeline to a CUDA device or, with `None`, on the host.
+    ///
+    /// The host's copy speed can be set.
     ///
     /// # Errors
     ///
-    /// If there is no such device, or both a device and a speed are given.
+    /// If the device does not exist, or both a device and a speed are given.
     pub fn new(arena: Arc<Arena>, device: Option<i32>, bytes_per_second: Option<f64>) -> Result<Self> {
         match (device, bytes_per_second) {
             (Some(_), Some(_)) => Err(Error::Invalid("only copies on the host can be given a pace".into())),
@@ -53,11 +59,11 @@ impl Pipeline {
         }
     }
 
-    /// A pipeline with another backend.
+    /// Creates a pipeline with another backend.
     ///
     /// # Errors
     ///
-    /// If the backend makes no stream.
+    /// If the backend cannot create a stream.
     pub fn with_backend(arena: Arc<Arena>, backend: Arc<dyn Backend>) -> Result<Self> {
         Self::with(arena, backend, false)
     }
@@ -67,8 +73,10 @@ impl Pipeline {
         Ok(Self { core: Arc::new(PipelineCore::new(arena, Arc::clone(&backend), copies_block)?) })
     }
 
-    /// Configures the pipeline again: waits for earlier copies, and for `stream`, which may be using the memory, then copies
-    /// the units that stay. No forward may be in progress.
+    /// Reconfigures the pipeline.
+    ///
+    /// Waits for earlier copies and for `stream`, which may be using the memory, then copies the units that stay. No forward
+    /// may be in progress.
     ///
     /// # Errors
     ///
@@ -76,8 +84,8 @@ impl Pipeline {
     ///
     /// # Safety
     ///
-    /// The device addresses are valid for their lengths, and used for nothing else, until the next configuration or the end of
-    /// the pipeline, and they agree with the placements.
+    /// The device addresses are valid for their lengths and agree with the placements. Nothing else uses them until the next
+    /// configuration or the end of the pipeline.
     pub unsafe fn configure(&self, configuration: Configuration, stream: Stream) -> Result<()> {
         let PipelineCore { backend, arena, .. } = &*self.core;
         let configuration = CheckedConfiguration::new(arena, configuration)?;
@@ -103,19 +111,20 @@ impl Pipeline {
         Ok(())
     }
 
-    /// A session for one thread.
+    /// Creates a session for one thread.
     pub fn session(&self) -> Session {
         let mut state = self.core.state.lock();
         state.sessions += 1;
         Session::new(Arc::clone(&self.core), state.sessions)
     }
 
-    /// The bytes of a unit were changed in the arena: if it is on the device, it is copied again after work that reads it now.
-    /// Work queued on `stream` from here on sees the new bytes.
+    /// Marks the bytes of a unit as changed in the arena.
+    ///
+    /// A unit on the device is copied again, after the work that reads it now. Later work on `stream` sees the new bytes.
     ///
     /// # Errors
     ///
-    /// If there is no such unit, or a copy cannot be queued.
+    /// If the unit does not exist, or a copy cannot be queued.
     pub fn reload(&self, unit: Unit, stream: Stream) -> Result<()> {
         let backend = &*self.core.backend;
         let _active = ActiveDevice::on(backend)?;
@@ -136,12 +145,14 @@ impl Pipeline {
         })
     }
 
-    /// All units in the ring are stale: they are copied again when they are needed.
+    /// Marks all units in the ring as stale, so that they are copied again when they are needed.
     pub fn invalidate(&self) {
         self.core.state.lock().ring.invalidate();
     }
 
-    /// Measures bytes per second of copies from the arena to `address`: the median of a few. The bytes there are overwritten.
+    /// Measures the bytes per second of copies from the arena to `address`: the median of a few copies.
+    ///
+    /// Overwrites the bytes there.
     ///
     /// # Errors
     ///
@@ -196,7 +207,7 @@ impl Pipeline {
         Ok(bytes as f64 / (measured[measured.len() / 2].max(1) as f64 * 1e-9))
     }
 
-    /// Sets whether forwards that begin from now on are timed. What was timed before is forgotten then.
+    /// Turns timing on or off for forwards that begin from now on, and discards earlier timings.
     pub fn set_timed(&self, on: bool) {
         let backend = &*self.core.backend;
         let _active = ActiveDevice::on(backend);
@@ -207,12 +218,16 @@ impl Pipeline {
         }
     }
 
-    /// Whether a forward was captured into a graph, which has the addresses of the present configuration.
+    /// Returns true if a forward was captured into a graph.
+    ///
+    /// The graph contains the addresses of the present configuration.
     pub fn was_captured(&self) -> bool {
         self.core.state.lock().bounded
     }
 
-    /// Nanoseconds of compute per point of the last timed forward, 0 for points it did not reach. Waits for its end.
+    /// Nanoseconds of compute of each point in the last timed forward; 0 for points it did not reach.
+    ///
+    /// Waits for the end of that forward.
     ///
     /// # Errors
     ///
@@ -225,7 +240,7 @@ impl Pipeline {
         state.measured.as_ref().map_or(Ok(vec![0; points]), |timing| timing.read(backend, points))
     }
 
-    /// Figures since the pipeline was created.
+    /// Counts since the pipeline was created.
     pub fn counters(&self) -> Counters {
         let mut counters = self.core.state.lock().counters;
         counters.waits += self.core.waits.load(Ordering::Relaxed);
@@ -233,7 +248,7 @@ impl Pipeline {
         counters
     }
 
-    /// Threads that wait for units of others now.
+    /// Number of threads that now wait for units held by other threads.
     pub fn waiting(&self) -> usize {
         self.core.state.lock().waiting.len()
     }
@@ -252,7 +267,7 @@ impl Pipeline {
 }
 
 impl Drop for Pipeline {
-    /// No copy writes to the device's memory after this, even if sessions remain.
+    /// Ensures that no copy writes to the device's memory after this, even if sessions remain.
     fn drop(&mut self) {
         self.core.close();
     }

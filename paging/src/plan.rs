@@ -1,8 +1,10 @@
-//! Plans which weights stay on the device, and where in the ring the others go, for the fastest forward that the memory allows.
+//! Plans which weights stay on the device, and where in the ring the others go, for the fastest forward that the memory
+//! allows.
 //!
-//! No forward is faster than `max(compute, host, streamed bytes / bus bandwidth)`. Which units stay decides how close it comes: if
-//! they are spread evenly over the forward, the bus is never idle and the compute never waits; if they are the first ones, the
-//! bus is idle first and the compute waits later. [`simulate()`] predicts the time of a layout, [`Search`] searches for one.
+//! No forward is faster than `max(compute, host, streamed bytes / bus bandwidth)`. The choice of resident units decides how
+//! close it comes. If they are spread evenly over the forward, the bus is never idle and the compute never waits. If they
+//! are the first units, the bus is idle first and the compute waits later. [`simulate()`] predicts the time of a layout, and
+//! [`Search`] searches for one.
 
 mod candidates;
 mod evaluate;
@@ -23,7 +25,9 @@ use problem::{OVERFLOW_LIMIT, check};
 pub use simulate::{PointTime, Program, SteadyState};
 pub use solve::Search;
 
-/// Chooses which units stay on the device and where the others go. `capacity`: the most bytes that the device can give.
+/// Chooses which units stay on the device and where the others go.
+///
+/// `capacity` is the largest number of bytes available on the device.
 ///
 /// # Errors
 ///
@@ -43,15 +47,16 @@ pub fn plan(problem: &Problem, goal: Goal, capacity: u64) -> Result<Plan, PlanEr
         }
         Goal::HideTransfers if !unknown => search.smallest_that_hides(capacity),
         Goal::Smallest if !unknown => Search::new(&problem.balanced()).fastest_in_the_least(capacity),
-        // Without known compute, it cannot be told what hides copies.
+        // Without known compute times, the planner cannot know what hides the copies.
         Goal::HideTransfers | Goal::Smallest => search.least(capacity),
     };
-    // If there is too little memory for loading ahead, or units are hard to place, the smallest layout fits.
+    // If memory is too small for loading ahead, or units are hard to place, the smallest layout still fits.
     let choice = choice.unwrap_or_else(|| search.smallest());
     Ok(search.plan_of(&choice))
 }
 
-/// When each point's compute starts and ends in steady state with this layout, counted from the end of the forward before.
+/// Returns the start and end of each point's compute in steady state with this layout, counted from the end of the previous
+/// forward.
 ///
 /// # Errors
 ///

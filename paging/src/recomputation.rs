@@ -1,8 +1,9 @@
-//! What to compute again in backward instead of copying it to the host and back.
+//! Chooses the values to recompute in backward instead of copying them to the host and back.
 //!
-//! A forward is a list of operations that make values. Backward needs some of them. Each can be stored, which takes bytes, or be
-//! made again by its operation, which takes time and needs the operation's inputs, stored or made again themselves. At a given
-//! price of a byte, the cheapest choice is a minimum cut; the price is the smallest one at which the stored bytes fit.
+//! A forward is a list of operations that produce values, and backward needs some of these values. A value is either stored,
+//! which takes bytes, or recomputed by its operation. Recomputing takes time and needs the operation's inputs, which are
+//! stored or recomputed themselves. At a given price per byte, the cheapest choice is a minimum cut. The price is the
+//! smallest one at which the stored bytes fit.
 
 use petgraph::Direction;
 use petgraph::algo::dinics;
@@ -14,62 +15,62 @@ use crate::error::{Error, Result};
 /// An operation of a forward.
 #[derive(Clone, Debug, Default)]
 pub struct Operation {
-    /// How long it computes.
+    /// Compute time in nanoseconds.
     pub ns: u64,
-    /// The values that it reads, by index; not those that stay in memory anyway.
+    /// Indices of the values that it reads, without those that stay in memory anyway.
     pub inputs: Vec<usize>,
-    /// The values that it makes.
+    /// Indices of the values that it produces.
     pub outputs: Vec<usize>,
-    /// Whether it makes the same values again.
+    /// True if a second run produces the same values.
     pub repeatable: bool,
 }
 
-/// A forward, and how much of it can be stored.
+/// A forward, and the bytes that can be stored.
 #[derive(Clone, Debug, Default)]
 pub struct Forward {
-    /// Its operations, in order.
+    /// Operations, in order.
     pub operations: Vec<Operation>,
     /// Bytes of each value.
     pub bytes: Vec<u64>,
-    /// Whether backward needs the value.
+    /// True for each value that backward needs.
     pub needed: Vec<bool>,
-    /// How many bytes can be stored without making anything wait.
+    /// Bytes that can be stored without delaying anything.
     pub room: u64,
-    /// How long a byte beyond that takes.
+    /// Nanoseconds for each stored byte beyond `room`.
     pub ns_per_byte: f64,
 }
 
-/// What to do with each value.
+/// Decision for each value and each operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Choice {
-    /// The values that are stored.
+    /// True for each value that is stored.
     pub stored: Vec<bool>,
-    /// The operations that run again.
+    /// True for each operation that runs again.
     pub repeated: Vec<bool>,
-    /// Bytes that are stored.
+    /// Total bytes of the stored values.
     pub stored_bytes: u64,
-    /// How long the repeated operations compute.
+    /// Compute time of the repeated operations in nanoseconds.
     pub repeated_ns: u64,
 }
 
-/// Prices are integers, in parts of a nanosecond.
+/// Prices are integers in this fraction of a nanosecond.
 const PRICE_RESOLUTION: f64 = 1024.0;
 
-/// No value costs more than this to store: some minutes.
+/// Highest cost of storing one value: some minutes.
 const MAX_PRICE: u64 = 1 << 48;
 
-/// Of equal layers, the first costs so much more to store than the last that a price divides them.
+/// Relative price difference between the first and the last of equal layers, so that a price can separate them.
 const LAYER_PRICE_SPREAD: f64 = 1.0 / 128.0;
 
-/// The search ends this close to the price, as a share of it.
+/// Relative tolerance of the price at which the search ends.
 const PRICE_TOLERANCE: f64 = LAYER_PRICE_SPREAD / 1000.0;
 
 impl Forward {
-    /// The choice with the least time.
+    /// Returns the choice with the least time.
     ///
     /// # Errors
     ///
-    /// If an index is not that of a value, or a value is made twice.
+    /// If an index is not that of a value, or two operations produce one value.
     pub fn choose(&self) -> Result<Choice> {
         let makers = self.makers()?;
         let dearest = self.cheapest_at(self.ns_per_byte, &makers);
@@ -91,7 +92,7 @@ impl Forward {
         Ok(best)
     }
 
-    /// The operation that makes each value.
+    /// Returns the operation that produces each value.
     fn makers(&self) -> Result<Vec<Option<usize>>> {
         let values = self.bytes.len();
         let mut makers = vec![None; values];
@@ -111,15 +112,16 @@ impl Forward {
         Ok(makers)
     }
 
-    /// The choice that minimises the time of repeated operations and the price of stored bytes.
+    /// Returns the choice that minimises the time of repeated operations plus the price of stored bytes.
     ///
-    /// In the cut's network, a value on the source's side is there in backward, and an operation on that side runs again.
+    /// In the cut's network, a value on the source's side is available in backward, and an operation on that side runs
+    /// again.
     fn cheapest_at(&self, ns_per_byte: f64, makers: &[Option<usize>]) -> Choice {
         let mut network = DiGraph::<(), u64>::new();
         let [source, sink] = [network.add_node(()), network.add_node(())];
         let values: Vec<_> = self.bytes.iter().map(|_| network.add_node(())).collect();
         let operations: Vec<_> = self.operations.iter().map(|_| network.add_node(())).collect();
-        // More than all finite capacities together.
+        // Exceeds the sum of all finite capacities.
         let always = u64::MAX >> 8;
         let count = self.bytes.len().max(1) as f64;
         for (index, &value) in values.iter().enumerate() {
@@ -160,7 +162,7 @@ impl Forward {
     }
 }
 
-/// The nodes that a maximum flow leaves within reach of the source.
+/// Returns the nodes that are reachable from the source after a maximum flow.
 fn reached(network: &DiGraph<(), u64>, flows: &[u64], source: NodeIndex) -> Vec<bool> {
     let mut is_reached = vec![false; network.node_count()];
     is_reached[source.index()] = true;
@@ -187,7 +189,7 @@ mod tests {
         Operation { ns, inputs: inputs.to_vec(), outputs: outputs.to_vec(), repeatable: true }
     }
 
-    /// A layer norm, a product, an activation and a product, as in a transformer: the activation is cheap to make again.
+    /// A layer norm, a product, an activation and a product, as in a transformer: the activation is cheap to recompute.
     fn layer() -> Forward {
         Forward {
             operations: vec![
@@ -210,9 +212,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cheap_is_made_again_first() {
-        // GIVEN less and less room, WHEN it is chosen, THEN values are made again in the order of time per byte: the activation
-        // (3 ns a byte), the norm (5), the product (125).
+    fn cheap_values_are_recomputed_first() {
+        // GIVEN less and less room, WHEN the forward chooses, THEN values are recomputed in the order of time per byte: the
+        // activation (3 ns a byte), the norm (5), the product (125).
         let choose = |room| Forward { room, ..layer() }.choose().unwrap().repeated;
         assert_eq!(choose(12), [false, false, false, true]);
         assert_eq!(choose(10), [false, true, false, true]);
@@ -221,15 +223,15 @@ mod tests {
 
     #[test]
     fn waiting_is_chosen_where_it_is_cheaper() {
-        // GIVEN no room, and a bus on which a byte takes 20 ns, WHEN it is chosen, THEN the product is stored all the same.
+        // GIVEN no room, and a bus that takes 20 ns per byte, WHEN the forward chooses, THEN the product is still stored.
         let choice = Forward { room: 0, ns_per_byte: 20.0, ..layer() }.choose().unwrap();
         assert_eq!((choice.stored, choice.repeated_ns), (vec![true, false, true, false], 34));
     }
 
     #[test]
     fn equal_layers_are_divided() {
-        // GIVEN eight layers and room for twelve of their sixteen large values, WHEN it is chosen, THEN some activations are made
-        // again, and no more than have to be.
+        // GIVEN eight layers and room for twelve of their sixteen large values, WHEN the forward chooses, THEN it recomputes
+        // some activations, and no more than necessary.
         let mut forward = Forward { room: 8 * 12 + 4 * 8, ns_per_byte: 1e6, ..Forward::default() };
         for index in 0..8 {
             let base = index * 4;
@@ -247,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_loader_cannot_know_is_refused() {
+    fn inconsistent_operations_are_refused() {
         let wrong =
             Forward { operations: vec![operation(1, &[7], &[0])], bytes: vec![1], needed: vec![true], ..layer() };
         assert!(wrong.choose().unwrap_err().to_string().contains("value 7 of 1"));
@@ -283,7 +285,8 @@ mod tests {
 
     #[test]
     fn it_is_as_good_as_trying_all_choices() {
-        // GIVEN any small forward, WHEN it is chosen at a price, THEN no other choice costs less (up to the order's share).
+        // GIVEN any small forward, WHEN it chooses at a price, THEN no other choice costs less (up to the spread between
+        // layers).
         let one = (0u64..100, prop::collection::vec(any::<prop::sample::Index>(), 0..3), 1usize..3, any::<bool>());
         let forwards = prop::collection::vec(one, 1..8);
         proptest!(|(shapes in forwards, sizes in prop::collection::vec((0u64..50, any::<bool>()), 16), price in 0.0f64..4.0)| {

@@ -1,22 +1,23 @@
-//! Host memory that the processes of one user on one host hold once.
+//! Host memory that the processes of one user on one host share.
 //!
-//! Processes that [`join`](HostShare::join) under one name get the same memory. The first gets it empty, fills it and
-//! [publishes](HostShare::publish) it; the others wait, and are handed it by any process that has it. It is a memfd without a
-//! name in the file system, and goes when the last process does, however that ends.
+//! Processes that [`join`](HostShare::join) under one name get the same memory. The first process gets it empty, fills it
+//! and [publishes](HostShare::publish) it. The others wait, and receive it from any process that has it. The memory is a
+//! memfd without a name in the file system. It is freed when the last process ends, even after a crash.
 //!
-//! Two kinds of names, both of abstract Unix sockets, which vanish with the process that holds them:
+//! Two kinds of names exist, both of abstract Unix sockets, which vanish with the process that holds them:
 //!
 //! ```text
-//! memlab/UID/NAME/gate   held by the one process that looks for the memory, or makes it; the others wait for it to be free
-//! memlab/UID/NAME/0      seats: each process that has the memory listens on one, and hands it to whoever connects
+//! memlab/UID/NAME/gate   held by the one process that looks for the memory, or creates it; the others wait until it is free
+//! memlab/UID/NAME/0      seats: each process that has the memory listens on one, and sends it to processes that connect
 //! memlab/UID/NAME/1
 //! …
 //! ```
 //!
-//! A process that looks for the memory has the gate, so no two make it at once. If it dies while it fills it, the gate is free
-//! and the next one makes it anew. Nobody takes over from a member that dies: every other one hands out the memory too.
+//! A process holds the gate while it looks for the memory, so no two processes create it at once. If the process dies while
+//! it fills the memory, the gate becomes free and the next process creates the memory again. A dead member needs no
+//! successor, because every other member sends the memory too.
 //!
-//! Names of abstract sockets can be taken by any user, so both ends of a connection ask the kernel whose the other is.
+//! Any user can take the name of an abstract socket, so both ends of a connection ask the kernel for the other end's user.
 
 mod handing;
 mod listener;
@@ -34,28 +35,30 @@ use self::names::{GATE, MAX_SHARING_PROCESSES, Name};
 use crate::arena::MemoryFile;
 use crate::error::{Error, Result, size};
 
-/// This process's part in memory that several processes hold.
+/// Share of this process in memory that several processes hold.
 pub struct HostShare {
     name: Name,
     memory: Arc<MemoryFile>,
     place: Mutex<ListenAddress>,
 }
 
-/// What a process listens on.
+/// Socket on which a process listens.
 enum ListenAddress {
     /// It fills the memory, and holds the gate.
     Founding(#[expect(dead_code, reason = "held until it is dropped")] Arc<Listener>),
-    /// It has the memory, and hands it out. Without a seat where all are taken.
+    /// It has the memory, and sends it to others.
+    ///
+    /// It has no seat if all are taken.
     Seated(Option<Arc<Listener>>),
     /// It gave up before the memory was filled.
     Left,
 }
 
 impl HostShare {
-    /// Joins those that share `bytes` under a name of letters, digits and dashes, at most 64.
+    /// Joins the processes that share `bytes` under a name of letters, digits and dashes, at most 64.
     ///
-    /// Waits while another process fills the memory or does not answer, and calls `keep_waiting` with that process's number (0:
-    /// not known) about ten times a second; false ends it, and None is returned.
+    /// Waits while another process fills the memory or does not answer. Meanwhile calls `keep_waiting` about ten times a
+    /// second with that process's number (0 if unknown). If `keep_waiting` returns false, the call ends and returns `None`.
     ///
     /// # Errors
     ///
@@ -65,7 +68,7 @@ impl HostShare {
         let Some(gate) = gate(&name, keep_waiting)? else { return Ok(None) };
         for seat in 0..MAX_SHARING_PROCESSES {
             let Ok(connection) = connect(&name.seat(seat)) else { continue };
-            // A member that does not answer, as it is stopped, is as good as none; and so is another user's process.
+            // A member that does not answer, because it is stopped, counts as absent. So does another user's process.
             if !is_own(&connection) {
                 continue;
             }
@@ -76,24 +79,24 @@ impl HostShare {
             if let Some(memory) = receive(&connection, bytes)? {
                 let share = Self { name, memory: Arc::new(memory), place: Mutex::new(ListenAddress::Seated(None)) };
                 share.take_seat()?;
-                return Ok(Some(share)); // Drops the gate: from here on it is handed out by this process too.
+                return Ok(Some(share)); // Drops the gate: from now on this process sends the memory too.
             }
         }
         let memory = Arc::new(MemoryFile::new(bytes)?);
         Ok(Some(Self { name, memory, place: Mutex::new(ListenAddress::Founding(Arc::new(gate))) }))
     }
 
-    /// Whether this process is the first, which has to fill the memory.
+    /// Returns true if this process is the first, which has to fill the memory.
     pub fn is_first(&self) -> bool {
         matches!(*self.place.lock(), ListenAddress::Founding(_))
     }
 
-    /// The memory.
+    /// The shared memory.
     pub fn memory(&self) -> &Arc<MemoryFile> {
         &self.memory
     }
 
-    /// Lets the others have the memory, which is filled.
+    /// Makes the filled memory available to the other processes.
     ///
     /// # Errors
     ///
@@ -105,7 +108,9 @@ impl HostShare {
         self.take_seat()
     }
 
-    /// Gives up before the memory is filled; afterwards nothing happens. The next process makes it anew.
+    /// Gives up before the memory is filled, so that the next process creates it again.
+    ///
+    /// Has no effect after [`publish`](Self::publish).
     pub fn abandon(&self) {
         let mut place = self.place.lock();
         if matches!(*place, ListenAddress::Founding(_)) {
@@ -113,7 +118,9 @@ impl HostShare {
         }
     }
 
-    /// How many processes hold the memory now. A process that joined twice counts twice.
+    /// Number of processes that hold the memory now.
+    ///
+    /// A process that joined twice counts twice.
     pub fn members(&self) -> usize {
         let is_member = |seat: &u32| connect(&self.name.seat(*seat)).is_ok_and(|connection| is_own(&connection));
         (0..MAX_SHARING_PROCESSES).filter(is_member).count()
@@ -139,12 +146,14 @@ impl HostShare {
 impl Drop for HostShare {
     fn drop(&mut self) {
         if let ListenAddress::Seated(Some(listener)) = &*self.place.lock() {
-            listener.close(); // The thread that serves has the other reference, and ends.
+            listener.close(); // The serving thread has the other reference, and ends.
         }
     }
 }
 
-/// Holds the gate, once no other process does. None if the caller does not want to wait any longer.
+/// Waits for the gate and takes it.
+///
+/// Returns `None` if the caller stops waiting.
 fn gate(name: &Name, keep_waiting: &mut dyn FnMut(i32) -> bool) -> Result<Option<Listener>> {
     let address = name.gate();
     loop {
@@ -159,7 +168,7 @@ fn gate(name: &Name, keep_waiting: &mut dyn FnMut(i32) -> bool) -> Result<Option
                 holder
             }
             Err(_) => {
-                // It is gone, about to listen, or more wait for it than fit in its queue.
+                // The holder is gone or about to listen, or its queue is full.
                 thread::sleep(Duration::from_millis(5));
                 0
             }

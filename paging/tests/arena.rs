@@ -1,4 +1,4 @@
-//! The arena alone.
+//! The arena without a pipeline.
 
 use memlab_paging::Arena;
 
@@ -11,7 +11,7 @@ fn filled_bytes_are_in_the_arena() {
     // WHEN they are copied in, THEN they are at their offset, and the rest is unchanged.
     // SAFETY: the vector outlives the call and is not written to.
     unsafe { arena.fill(256, weights.as_ptr() as u64, bytes) }.unwrap();
-    // SAFETY: the arena's memory, which is not written to any more.
+    // SAFETY: the arena's memory, which is no longer written to.
     let all = unsafe { std::slice::from_raw_parts(arena.address() as *const u8, arena.bytes() as usize) };
     assert!(all[256..][..weights.len()] == weights[..]);
     assert!(all[..256].iter().chain(&all[256 + weights.len()..]).all(|&byte| byte == 0));
@@ -34,7 +34,7 @@ fn ranges_outside_the_arena_are_refused() {
         assert!(Arena::with_borders(12_288, &borders).err().unwrap().to_string().starts_with("border "));
     }
     assert_eq!(Arena::with_borders(12_288, &[4096, 8192]).unwrap().bytes(), 12_288);
-    // WHEN more is requested than there is address space, THEN the error has the requested size.
+    // WHEN more is requested than the address space, THEN the error contains the requested size.
     let refused = Arena::new(1 << 60).err().unwrap().to_string();
     assert!(refused.starts_with("the system gave no address space for an arena of 1048576.0 TiB"), "{refused}");
 }

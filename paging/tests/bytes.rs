@@ -1,4 +1,4 @@
-//! Real bytes on the host: in any order of points, a held unit has the bytes of the arena.
+//! Real bytes on the host: with any order of points, a held unit has the bytes of the arena.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 const STREAM: Stream = Stream(0);
 
-/// A clock that only tests move.
+/// A clock that only tests advance.
 struct Clock(Mutex<Instant>);
 
 impl Clock {
@@ -111,7 +111,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
     prop::collection::vec(action, 1..60)
 }
 
-/// A plain reference implementation of the rules: the point of a key, and the units that change.
+/// A simple reference implementation of the rules: the point of a key, and the units that change.
 #[derive(Default)]
 struct Reference {
     position: Option<usize>,
@@ -167,7 +167,7 @@ fn perform(fixture: &mut Fixture, session: &mut Session, actions: &[Action]) {
                 fixture.pipeline.reload(unit as u32, stream).unwrap();
                 None
             }
-            // Only between forwards: units held at this time would stay stale.
+            // Only between forwards: units held during a forward would stay stale.
             Action::Invalidate => {
                 fixture.pipeline.invalidate();
                 None
@@ -197,7 +197,7 @@ proptest! {
         let mut fixture = Fixture::new(&model);
         let mut session = fixture.pipeline.session();
         perform(&mut fixture, &mut session, &actions);
-        // AND a forward in order is right after that.
+        // AND a forward in order is right afterwards.
         leave(&mut session, STREAM).unwrap();
         for (&key, units) in model.keys.iter().zip(&model.points) {
             let target = units.clone();
@@ -244,11 +244,11 @@ fn neighbours_that_share_a_part_of_their_places_are_no_surprise() {
     };
     forward(&mut session, &[0, 1, 2, 3, 4, 5]);
     let before = fixture.pipeline.counters();
-    // WHEN forwards go on in order, THEN each layer is copied once, and none was missing
+    // WHEN forwards run in order, THEN each layer is copied once, and none on demand
     (0..5).for_each(|_| forward(&mut session, &[0, 1, 2, 3, 4, 5]));
     let after = fixture.pipeline.counters();
     assert_eq!((after.copies - before.copies, after.on_demand - before.on_demand), (30, 0));
-    // WHEN one leaves out a layer, THEN the next is missing
+    // WHEN a forward skips a layer, THEN the next layer is loaded on demand
     forward(&mut session, &[0, 1, 3]);
     assert!(fixture.pipeline.counters().on_demand > after.on_demand);
 }
@@ -260,14 +260,14 @@ fn a_forward_after_an_aborted_one_is_right() {
     let mut session = fixture.pipeline.session();
     (0..3).for_each(|key| drop(enter(&mut session, key, STREAM).unwrap()));
     assert_eq!(leave(&mut session, STREAM).unwrap(), [2]);
-    // WHEN the next one runs, THEN each layer finds its weights, and expected ones are not loaded on demand.
+    // WHEN the next one runs, THEN each layer finds its weights, and expected layers are not loaded on demand.
     for key in 0..6 {
         enter(&mut session, key, STREAM).unwrap();
         fixture.assert_is_there(key as u32);
     }
     assert_eq!(leave(&mut session, STREAM).unwrap(), [5]);
     assert_eq!(fixture.pipeline.counters().on_demand, 0);
-    // AND leaving once more changes nothing.
+    // AND a second leave changes nothing.
     assert!(leave(&mut session, STREAM).unwrap().is_empty());
     assert_eq!(fixture.pipeline.counters().forwards, 2);
 }
@@ -328,7 +328,7 @@ fn a_pipeline_can_be_configured_again() {
     // SAFETY: the memory is dropped after the pipeline.
     let configure = || unsafe { fixture.pipeline.configure(model.configuration(fixture.device.address()), STREAM) };
     assert!(configure().unwrap_err().to_string().contains("under way"));
-    // WHEN there is none, THEN the old session continues with the new schedule.
+    // WHEN no forward is in progress, THEN the old session continues with the new schedule.
     leave(&mut session, STREAM).unwrap();
     configure().unwrap();
     for key in 0..6 {
@@ -342,12 +342,12 @@ fn a_pipeline_can_be_configured_again() {
 
 #[test]
 fn a_pipeline_without_a_configuration_is_an_error() {
-    // GIVEN a pipeline without a configuration, WHEN a forward starts, THEN the error says so.
+    // GIVEN a pipeline without a configuration, WHEN a forward starts, THEN it fails with that error.
     let arena = Arc::new(Arena::new(64).unwrap());
     let pipeline = Pipeline::new(arena, None, None).unwrap();
     let mut session = pipeline.session();
     assert!(enter(&mut session, 0, STREAM).unwrap_err().to_string().contains("nothing is configured"));
-    // AND likewise when the pipeline was dropped.
+    // AND it fails when the pipeline was dropped.
     drop(pipeline);
     assert!(enter(&mut session, 0, STREAM).is_err());
 }
@@ -364,10 +364,10 @@ fn compute_is_measured_per_point() {
         clock.advance(ms);
     }
     leave(&mut session, STREAM).unwrap();
-    // WHEN the times are read, THEN they are those.
+    // WHEN the times are read, THEN they match.
     clock.advance(100);
     assert_eq!(fixture.pipeline.timings().unwrap(), [0, 5_000_000, 0, 15_000_000, 0, 0]);
-    // AND they are forgotten when others are asked for.
+    // AND they are discarded when timing starts again.
     fixture.pipeline.set_timed(true);
     assert_eq!(fixture.pipeline.timings().unwrap(), [0; 6]);
 }
@@ -384,14 +384,14 @@ fn entering_a_point_again_adds_to_its_time() {
         clock.advance(5);
     }
     leave(&mut session, STREAM).unwrap();
-    // THEN all of it is that point's time, and nothing is out of order
+    // THEN all of the time belongs to that point, and nothing is out of order
     assert_eq!(fixture.pipeline.timings().unwrap(), [5_000_000, 15_000_000, 5_000_000, 0, 0, 0]);
     assert_eq!(fixture.pipeline.counters().out_of_order, 0);
 }
 
 #[test]
 fn copies_can_be_throttled() {
-    // GIVEN copies at 100 MB/s, WHEN the bandwidth is measured, THEN it is that.
+    // GIVEN copies at 100 MB/s, WHEN the bandwidth is measured, THEN it is 100 MB/s.
     let arena = Arc::new(Arena::new(1 << 20).unwrap());
     let device = DeviceMemory::new(None, 1 << 20).unwrap();
     let host = Host::with_clock(Some(100e6), Clock::new()).unwrap();
@@ -413,7 +413,7 @@ fn a_throttled_copy_takes_its_time() {
     host.record(event, stream).unwrap();
     // WHEN a thread waits for it, THEN it is not done
     assert!(!host.block(event, Duration::from_millis(1)).unwrap());
-    // AND the end of the backend does not wait for it.
+    // AND dropping the backend does not wait for it.
     drop(host);
     drop(to);
 }

@@ -1,4 +1,4 @@
-//! Checkpoints: valid ones are read; invalid or damaged ones are refused with a reason.
+//! Checkpoints: valid ones are read, and invalid or damaged ones are refused with a reason.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,7 +8,7 @@ use memlab_paging::Error;
 use memlab_paging::checkpoint::{FileRange, Tensor, read_parts, tensors};
 use proptest::prelude::*;
 
-/// A file with this header and this many bytes of data.
+/// Writes a file with this header and this many bytes of data.
 fn write(path: &Path, header: &str, data: usize) {
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
     bytes.extend(header.as_bytes());
@@ -76,7 +76,7 @@ fn sharded(folder: &Path) -> PathBuf {
 
 #[test]
 fn an_index_gathers_its_files() {
-    // GIVEN a checkpoint in two files, also linked from a cache folder as the hub's client does
+    // GIVEN a checkpoint in two files, also linked from a cache folder like that of the hub's client
     let (blobs, cache) = (folder(), folder());
     let index = sharded(blobs.path());
     for name in ["model-1.safetensors", "model-2.safetensors", "model.safetensors.index.json"] {
@@ -107,7 +107,7 @@ fn an_index_that_does_not_match_its_files_is_refused() {
         (r#"{"first":7}"#.to_string(), "is no index"),
     ] {
         fs::write(&index, format!(r#"{{"weight_map":{map}}}"#)).unwrap();
-        // WHEN it is read THEN the error says so
+        // WHEN it is read THEN the error names the cause
         let text = refused(&index);
         assert!(text.contains(word), "{text}");
     }
@@ -119,7 +119,7 @@ fn an_index_that_does_not_match_its_files_is_refused() {
 
 #[test]
 fn a_folder_must_hold_one_checkpoint() {
-    // GIVEN a folder without a checkpoint WHEN it is opened THEN the error says so
+    // GIVEN a folder without a checkpoint WHEN it is opened THEN the error names the cause
     let folder = folder();
     assert!(refused(folder.path()).contains("holds no *.safetensors"));
     // GIVEN two equal candidates THEN the error names them
@@ -156,7 +156,7 @@ fn invalid_headers_are_refused_with_a_reason() {
         (format!("{{{}}}", entry("a", "U8", &format!("[{}]", whole / 16), 0, whole / 16)), 4, "its header says"),
     ] {
         write(&path, &header, data);
-        // WHEN it is read THEN the error has the file and the reason
+        // WHEN it is read THEN the error contains the file and the reason
         let text = refused(&path);
         assert!(text.contains(word) && text.contains("hostile.safetensors"), "{text}");
     }
@@ -182,7 +182,7 @@ fn pipes_are_refused_without_waiting() {
     let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
     // SAFETY: the name is NUL-terminated.
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
-    // WHEN it is read THEN it is refused without waiting
+    // WHEN it is read THEN it is refused without blocking
     assert!(refused(&path).contains("no regular file"));
     let part = FileRange { path, file_offset: 0, offset: 0, bytes: 1 };
     assert!(read(&[part], &mut [0]).unwrap_err().to_string().contains("no regular file"));
@@ -244,7 +244,7 @@ fn a_large_part_is_read_in_pieces() {
     let mut memory = vec![0; content.len()];
     let bytes = content.len() as u64 - 5;
     read(&[FileRange { path, file_offset: 5, offset: 5, bytes }], &mut memory).unwrap();
-    // THEN all of it is right
+    // THEN all bytes are right
     assert!(memory[5..] == content[5..]);
 }
 
@@ -268,10 +268,10 @@ fn parts_that_cannot_be_read_are_an_error() {
         // or a file is missing
         (vec![FileRange { path: folder.path().join("gone"), ..part(0, 0, 1) }], "gone"),
     ] {
-        // THEN the error says so
+        // THEN the error names the cause
         let text = read(&parts, &mut memory).unwrap_err().to_string();
         assert!(text.contains(word), "{text}");
     }
-    // and nothing was written
+    // and nothing is written
     assert_eq!(memory, [0; 200]);
 }

@@ -1,5 +1,7 @@
-//! The CUDA backend on the simulated GPU. Its copies are real and its events are checked, but all work is done when it
-//! is submitted: the order that events enforce is tested in `threads.rs` and `schedule.rs`.
+//! The CUDA backend on the simulated GPU.
+//!
+//! Its copies are real and its events are checked, but all work is done when it is submitted. The order that events enforce
+//! is tested in `threads.rs` and `schedule.rs`.
 //!
 //! The scenarios marked as ignored run in separate processes with the simulated driver.
 
@@ -47,7 +49,8 @@ fn a_captured_forward() {
 
 #[test]
 fn a_missing_driver_is_reported() {
-    // GIVEN no driver, WHEN a device is opened, THEN the error says so; WHEN memory is pinned, THEN the failure does.
+    // GIVEN no driver, WHEN a device is opened, THEN the error names the library; WHEN memory is pinned, THEN so does the
+    // failure.
     if let Err(error) = Device::open(0) {
         assert!(error.to_string().contains("libcuda.so.1"), "{error}");
         let arena = Arena::new(4096).unwrap();
@@ -114,7 +117,7 @@ fn scenario_forwards() {
     // GIVEN a model on the device, and a thread without a context
     let fixture = Fixture::new(six_layers(4096));
     assert!(fixture.arena.is_pinned());
-    // WHEN forwards run on the default stream and on one of the program, THEN each layer finds its weights
+    // WHEN forwards run on the default stream and on a stream of the program, THEN each layer finds its weights
     let device = Device::open(0).unwrap();
     let own = {
         let _current = device.make_current().unwrap();
@@ -146,9 +149,9 @@ fn scenario_an_arena_pinned_in_chunks() {
     // SAFETY: the vector outlives the call and is not written to.
     unsafe { arena.fill(chunk - 2048, weights.as_ptr() as u64, 4096) }.unwrap();
     assert!(!arena.is_pinned() && arena.pin_failure().is_none());
-    // WHEN it is pinned, THEN all of it is, also when pinned again
+    // WHEN it is pinned, once or twice, THEN all of it is pinned
     assert!(arena.pin(0) && arena.pin(0) && arena.is_pinned());
-    // AND the unit is loaded, in copies that stay inside the chunks.
+    // AND the unit is loaded by copies that stay inside the chunks.
     let device = DeviceMemory::new(Some(0), 4096).unwrap();
     let pipeline = Pipeline::new(Arc::clone(&arena), Some(0), None).unwrap();
     let configuration = memlab_paging::Configuration {
@@ -169,7 +172,7 @@ fn scenario_an_arena_pinned_in_chunks() {
     assert!(arena.pin(0));
 }
 
-/// Whether a forked child would have the memory too (`dc` in the kernel's flags: do not copy).
+/// Returns true if a forked child would inherit the memory (`dc` in the kernel's flags: do not copy).
 fn is_inherited(address: u64) -> bool {
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let mut is_here = false;
@@ -188,8 +191,8 @@ fn is_inherited(address: u64) -> bool {
 #[test]
 #[ignore = "run by `pinning_refused`"]
 fn scenario_pinning_refused() {
-    // GIVEN a system that pins one chunk and fails at the second, WHEN an arena of two is pinned, THEN the failure has
-    // a remedy
+    // GIVEN a system that pins one chunk and fails at the second, WHEN an arena of two chunks is pinned, THEN the failure
+    // contains a remedy
     let large = Arena::new(memlab_paging::arena::PIN_GRANULE + (1 << 20)).unwrap();
     assert!(!large.pin(0) && !large.is_pinned());
     let refused = large.pin_failure().unwrap();
@@ -210,7 +213,7 @@ fn scenario_a_call_that_fails() {
     let fixture = Fixture::new(six_layers(4096));
     let mut session = fixture.pipeline.session();
     let failed = (0..6).find_map(|key| enter(&mut session, key, Stream(0)).err()).unwrap().to_string();
-    // WHEN a forward reaches it, THEN the error has the call, its error, and the operation
+    // WHEN a forward reaches it, THEN the error contains the call, its error and the operation
     assert!(
         failed.starts_with("cuMemcpyHtoDAsync_v2 failed with CUDA_ERROR_LAUNCH_FAILED, while copying 4.0 KiB"),
         "{failed}"
@@ -224,7 +227,7 @@ fn scenario_a_call_that_fails() {
 #[test]
 #[ignore = "run by `a_thread_that_has_another_context`"]
 fn scenario_a_thread_that_has_another_context() {
-    // GIVEN a thread without a current context, and one in which it is current
+    // GIVEN a thread without a current context, and a thread with one
     let fixture = Fixture::new(six_layers(4096));
     let device = Device::open(0).unwrap();
     // WHEN forwards run on each, THEN the current context is unchanged afterwards.
@@ -235,7 +238,7 @@ fn scenario_a_thread_that_has_another_context() {
     device.pop();
 }
 
-/// A driver function that only this test's captures need.
+/// Looks up a driver function that only this test's captures need.
 fn driver_function(name: &std::ffi::CStr) -> *mut std::ffi::c_void {
     // SAFETY: opens a loaded library, and looks up a name.
     let function = unsafe { libc::dlsym(libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW), name.as_ptr()) };
@@ -247,7 +250,9 @@ type BeginCapture = unsafe extern "C" fn(stream: u64, mode: i32) -> i32;
 type EndCapture = unsafe extern "C" fn(stream: u64, graph: *mut u64) -> i32;
 type GraphNodes = unsafe extern "C" fn(graph: u64, nodes: *mut u64, count: *mut usize) -> i32;
 
-/// The number of nodes in the graph of this work, captured in the strictest mode.
+/// Captures work in the strictest mode.
+///
+/// Returns the number of nodes in its graph.
 fn capture(stream: Stream, work: impl FnOnce()) -> usize {
     let (mut graph, mut nodes) = (0, 0);
     // SAFETY: signatures as in cuda.h; the results are written to locals.
@@ -273,8 +278,8 @@ fn scenario_a_captured_forward() {
     let stream = Stream(device.create_stream().unwrap());
     fixture.forward(stream);
     let before = fixture.pipeline.counters();
-    // WHEN forwards are captured, THEN no call is forbidden, all streams are joined, and each has one copy per streamed
-    // unit
+    // WHEN forwards are captured, THEN no call is forbidden, all streams are joined, and each graph has one copy per
+    // streamed unit
     let mut session = fixture.pipeline.session();
     let mut forward = || {
         (0..6).for_each(|key| drop(enter(&mut session, key, stream).unwrap()));
@@ -283,7 +288,7 @@ fn scenario_a_captured_forward() {
     assert_eq!(capture(stream, &mut forward), 5);
     assert_eq!(capture(stream, || (0..2).for_each(|_| forward())), 10);
     assert_eq!(fixture.pipeline.counters(), before);
-    // AND forwards without a capture are right again.
+    // AND uncaptured forwards are right again.
     fixture.forward(stream);
     fixture.forward(Stream(0));
     assert_eq!(fixture.pipeline.counters().on_demand, 0);

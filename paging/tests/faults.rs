@@ -1,4 +1,4 @@
-//! Failing device calls: an error with the reason, no units held, and the next forward is right.
+//! Failing device calls: the error names the reason, no units stay held, and the next forward is right.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -92,7 +92,7 @@ proptest! {
         // SAFETY: the memory is dropped after the pipeline.
         unsafe { pipeline.configure(model.configuration(device.address()), Stream(0)) }.unwrap();
         backend.remaining.store(fault, Ordering::Relaxed);
-        // WHEN forwards run, each to its end or to an error, which names the call
+        // WHEN forwards run, each to its end or to an error that names the call
         let mut session = pipeline.session();
         let mut held: Vec<u32> = Vec::new();
         for _ in 0..6 {
@@ -117,7 +117,7 @@ proptest! {
                     assert!(bytes.iter().all(|&byte| byte == unit as u8 + 1), "unit {unit} of {model:?}");
                 }
             }
-            // AND all units that were reported as held are released.
+            // AND all units reported as held are released.
             match leave(&mut session, Stream(0)) {
                 Ok(mut released) => {
                     released.sort_unstable();

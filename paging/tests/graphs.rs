@@ -1,5 +1,5 @@
-//! Forwards captured into graphs, on clocks: a replay finds its weights after any other work, and so does the work
-//! after it.
+//! Forwards captured into graphs, on clocks: a replay finds its weights after any other work, and so does work after the
+//! replay.
 
 use std::sync::Arc;
 
@@ -51,9 +51,9 @@ impl Fixture {
 /// An action of a program with graphs.
 #[derive(Clone, Debug)]
 enum Action {
-    /// A forward up to a point, continued at another.
+    /// A forward up to one point, continued at another.
     Forward(usize, usize),
-    /// The same, captured: this many in one graph.
+    /// Several such forwards, captured in one graph.
     Capture(usize, usize, usize),
     Replay(usize),
     Edit(usize),
@@ -128,10 +128,10 @@ fn a_capture_holds_each_streamed_unit_once() {
     fixture.forward(&mut session, 0..6, STREAM);
     let graph = fixture.clock.end_capture(STREAM).unwrap();
     assert_eq!(fixture.clock.copies().len(), before);
-    // AND each replay copies the five units of the ring, and none for the next forward, although there is room
+    // AND each replay copies the five units of the ring, and none for the next forward, although the ring has room
     fixture.clock.replay(&graph, STREAM);
     assert_eq!(fixture.clock.copies().len(), before + 5);
-    // AND so does a forward after that.
+    // AND so does a forward after the replay.
     fixture.forward(&mut session, 0..6, STREAM);
     assert_eq!(fixture.clock.copies().len(), before + 10);
     fixture.clock.assert_all_reads_right();
@@ -145,7 +145,7 @@ fn a_failed_capture_has_no_side_effects() {
     fixture.clock.begin_capture(STREAM);
     (0..3).for_each(|point| fixture.layer(&mut session, point, STREAM).unwrap());
     fixture.clock.break_capture(STREAM);
-    // WHEN the forward continues, THEN the error says so, and leaving releases the held units
+    // WHEN the forward continues, THEN the error names the failed capture, and leaving releases the held units
     let error = enter(&mut session, 3, STREAM).unwrap_err().to_string();
     assert!(error.contains("capture under way on this stream has failed"), "{error}");
     assert_eq!(leave(&mut session, STREAM).unwrap(), [2]);
@@ -175,13 +175,13 @@ fn an_exception_in_a_capture_keeps_it_valid() {
 
 #[test]
 fn units_held_before_a_capture_stay_held() {
-    // GIVEN a forward, part of which is captured
+    // GIVEN a partly captured forward
     let fixture = Fixture::new(&six_layers());
     let mut session = fixture.pipeline.session();
     fixture.layer(&mut session, 0, STREAM).unwrap();
     fixture.clock.begin_capture(OTHER);
     fixture.layer(&mut session, 1, OTHER).unwrap();
-    // WHEN the session leaves the capture, THEN only its units are released; WHEN it leaves the forward, THEN the
+    // WHEN the session leaves the capture, THEN only the captured units are released; WHEN it leaves the forward, THEN the
     // others are.
     assert_eq!(leave(&mut session, OTHER).unwrap(), [1]);
     let graph = fixture.clock.end_capture(OTHER).unwrap();

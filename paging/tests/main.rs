@@ -1,6 +1,6 @@
 //! The arena, the pipeline and the planner.
 //!
-//! One program for all integration tests of the crate: each program would link all of it again.
+//! One binary for all integration tests of the crate: each binary would link the whole crate again.
 
 mod arena;
 mod bytes;

@@ -39,7 +39,7 @@ impl Program {
         Self { stream: OffloadStream::new(device, None).unwrap(), device }
     }
 
-    /// Memory that holds these bytes.
+    /// Allocates memory with these contents.
     fn memory(&self, contents: &[u8]) -> DeviceMemory {
         let bytes = contents.len() as u64;
         let memory = DeviceMemory::new(self.device, bytes).unwrap();
@@ -70,7 +70,7 @@ impl Program {
         Ok(unsafe { self.stream.save(memory.address(), memory.bytes(), Stream(0)) }?.expect("there is a place"))
     }
 
-    /// What comes back of a copy, in memory of its own.
+    /// Loads a copy into new memory, and returns its bytes.
     fn loaded(&self, copy: &HostCopy) -> Vec<u8> {
         let mut bytes = vec![0; copy.bytes() as usize];
         let memory = self.memory(&bytes);
@@ -83,13 +83,13 @@ impl Program {
     }
 }
 
-/// Bytes that differ from each other and from those of another seed.
+/// Returns bytes that differ from each other and from those of another seed.
 fn numbers(bytes: u64, seed: u64) -> Vec<u8> {
     (0..bytes).map(|at| (at.wrapping_mul(seed * 2 + 3) >> 3) as u8 ^ seed as u8).collect()
 }
 
 fn bytes_come_back(program: &Program) {
-    // GIVEN activations of many sizes, WHEN they are on the host and their memory is someone else's
+    // GIVEN activations of many sizes, WHEN they are on the host and other data uses their memory
     let sizes = [1, 100, MIB, 3 * MIB + 17, 70 * MIB];
     let copies: Vec<HostCopy> = sizes
         .iter()
@@ -103,11 +103,11 @@ fn bytes_come_back(program: &Program) {
             copy
         })
         .collect();
-    // THEN they come back, in any order, and as often as they are asked for.
+    // THEN they can be loaded in any order, any number of times.
     for seed in [4, 0, 2, 3, 1, 1, 4] {
         assert!(program.loaded(&copies[seed]) == numbers(sizes[seed], seed as u64), "{seed}");
     }
-    // AND WHEN they are dropped, THEN their places are used again, and no memory is added.
+    // AND WHEN they are dropped, THEN their places are reused, and no memory is added.
     let host_bytes = program.stream.host_bytes();
     assert!(host_bytes >= sizes.iter().sum());
     drop(copies);
@@ -118,7 +118,7 @@ fn bytes_come_back(program: &Program) {
         assert!(program.loaded(&copy) == numbers(3 * MIB, seed));
     }
     assert_eq!(program.stream.host_bytes(), host_bytes);
-    // AND WHEN copies are timed, THEN there is a speed until it is asked for.
+    // AND WHEN copies are timed, THEN their speed can be read once.
     assert_eq!(program.stream.bytes_per_second().unwrap(), None);
     program.stream.set_timed(true);
     let memory = program.memory(&numbers(MIB, 1));
@@ -136,18 +136,18 @@ fn bytes_come_back_on_the_host() {
 
 #[test]
 fn without_room_there_is_no_copy() {
-    // GIVEN a stream without memory, THEN nothing is copied, and it says how much it lacks: more than is asked for at first
+    // GIVEN a stream without memory, THEN it copies nothing, and reports the missing bytes: more than requested at first
     let program = Program::new(None);
     let memory = program.memory(&numbers(MIB, 0));
     // SAFETY: nothing is copied.
     assert!(unsafe { program.stream.save(memory.address(), MIB, Stream(0)) }.unwrap().is_none());
     let growth = program.stream.growth(MIB);
     assert!(growth >= MIB && program.stream.host_bytes() == 0);
-    // AND WHEN it has grown by that, THEN there is a place.
+    // AND WHEN it has grown by that size, THEN a place is free.
     program.stream.grow(growth).unwrap();
     assert_eq!((program.stream.growth(MIB), program.stream.host_bytes()), (0, growth));
     assert!(program.stream.growth(growth + 1) > growth);
-    // AND one that asks for what no machine has is refused.
+    // AND a request beyond the memory of any machine is refused.
     assert!(program.stream.grow(1 << 60).is_err() && program.stream.host_bytes() == growth);
 }
 
@@ -164,7 +164,7 @@ fn scenario_a_copy_that_fails() {
     let program = Program::new(Some(0));
     let memory = program.memory(&numbers(MIB, 1));
     let first = program.save(&memory).unwrap();
-    // WHEN it is asked for, THEN the error names the call and what it was for
+    // WHEN the copy is requested, THEN the error names the call and its purpose
     let error = program.save(&memory).err().unwrap().to_string();
     assert!(error.starts_with("cuMemcpyDtoHAsync_v2 failed with") && error.contains("saving activations"), "{error}");
     // AND its place is free again, and other copies are right.
@@ -177,7 +177,7 @@ fn scenario_a_copy_that_fails() {
 #[test]
 #[ignore = "run by `pinning_refused`"]
 fn scenario_pinning_refused() {
-    // GIVEN a system that pins nothing, THEN that is an error of memory, and nothing is added
+    // GIVEN a system that pins nothing, THEN the result is a memory error, and nothing is added
     let program = Program::new(Some(0));
     let refused = program.stream.grow(MIB).unwrap_err();
     assert!(matches!(refused, Error::Memory(_)), "{refused}");

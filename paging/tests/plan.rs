@@ -1,4 +1,4 @@
-//! The planner against a step-by-step simulation of the pipeline's rules, and against an exhaustive search.
+//! Compares the planner with a step-by-step simulation of the pipeline's rules, and with an exhaustive search.
 
 use crate::reference::{self, BUS};
 use memlab_paging::ByteRange;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 const AMPLE: u64 = 1 << 50;
 
-/// One unit per point.
+/// Problem with one unit per point.
 fn chain(bytes: Vec<u64>, compute: Vec<u64>) -> Problem {
     let points = compute.iter().enumerate().map(|(unit, &ns)| Point { units: vec![unit], compute_ns: ns }).collect();
     let resident = vec![false; bytes.len()];
@@ -68,7 +68,7 @@ prop_compose! {
     }
 }
 
-/// The same problems, with compute at one point at least.
+/// The same problems, with compute at one or more points.
 fn computing(problems: impl Strategy<Value = Problem>) -> impl Strategy<Value = Problem> {
     problems.prop_map(|mut problem| {
         if problem.points.iter().all(|point| point.compute_ns == 0) {
@@ -92,12 +92,12 @@ proptest! {
         // WHEN it is planned
         for goal in [Goal::Budget(budget), Goal::HideTransfers, Goal::Smallest] {
             match plan(&problem, goal, budget) {
-                // THEN the plan keeps to the budget and to the rules,
+                // THEN the plan respects the budget and the rules,
                 Ok(plan) => {
                     assert!(bytes_of(&plan) <= budget);
                     assert_sound(&problem, &plan);
                 }
-                // or the error has the required size, which is then enough
+                // or the error contains the required size, which is then enough
                 Err(PlanError::TooSmall { needed, .. }) => {
                     assert!(needed > budget);
                     let enough = plan(&problem, Goal::Budget(needed), AMPLE);
@@ -151,7 +151,7 @@ proptest! {
             .filter_map(|budget| plan(&problem, Goal::Budget(budget), AMPLE).ok())
             .map(|plan| plan.predicted_ns)
             .collect();
-        // THEN none is slower than the one before
+        // THEN none is slower than the previous one
         prop_assert!(times.is_sorted_by(|less, more| less >= more), "{times:?}");
     }
 
@@ -162,7 +162,7 @@ proptest! {
         let Ok(best) = plan(&problem, Goal::Budget(capacity), capacity) else { return Ok(()) };
         // WHEN the least memory that hides the transfers is planned
         let small = plan(&problem, Goal::HideTransfers, capacity).unwrap();
-        // THEN it is within 2 %, and with a few per cent less the planner itself finds nothing as good
+        // THEN it is within 2 %, and with a few per cent less memory the planner finds nothing as good
         prop_assert!(small.predicted_ns as f64 <= 1.02 * best.predicted_ns as f64);
         prop_assert!(bytes_of(&small) <= bytes_of(&best));
         if let Ok(smaller) = plan(&problem, Goal::Budget((bytes_of(&small) * 63 / 64).saturating_sub(512)), capacity) {
@@ -171,7 +171,7 @@ proptest! {
     }
 }
 
-/// Every selection of residents with every useful size of ring.
+/// Tries every selection of residents with every useful ring size.
 fn best_of_all(problem: &Problem, budget: u64) -> u64 {
     let units = problem.unit_bytes.len();
     let (placer, mut program, mut placements) = (Placer::new(problem), Program::default(), Vec::new());
@@ -233,8 +233,8 @@ fn the_search_is_close_to_the_optimum() {
             Search::heuristic(&problem).fastest(budget).unwrap().time_ns as f64 / best.max(1) as f64
         })
         .collect();
-    // THEN most plans are the same or better (it also moves the ring's seam), and the worst is close: measured 0.992 on
-    // average, 1.000 at the 95th percentile, 1.10 at worst
+    // THEN most plans are the same or better (the heuristic also moves the ring's seam), and the worst is close: measured
+    // 0.992 on average, 1.000 at the 95th percentile, 1.10 at worst
     ratios.sort_by(f64::total_cmp);
     let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
     eprintln!("mean {mean:.4}, p95 {:.4}, worst {:.4}", ratios[142], ratios[149]);
@@ -251,11 +251,11 @@ fn interleaved_residents_beat_a_leading_prefix() {
     {
         let mut problem = chain(vec![512_000; 32], vec![compute; 32]);
         problem.bus.bytes_per_second = 512e9;
-        // WHEN it is planned with the memory of as many residents and two slots
+        // WHEN it is planned with the memory of that many residents and two slots
         let plan = plan(&problem, Goal::Budget((residents + 2) * 512_000), AMPLE).unwrap();
         // THEN it is at least as fast as the interleaved layout there,
         assert!(plan.predicted_ns <= interleaved, "{compute}: {}", plan.predicted_ns);
-        // and a leading part of the same size takes what the table says
+        // and a leading part of the same size takes the time in the table
         let placement =
             |unit: u64| Some(ByteRange { start: unit % 2 * 512_000, length: 512_000 }).filter(|_| unit >= residents);
         let placements: Vec<_> = (0..32).map(placement).collect();
@@ -280,7 +280,7 @@ fn memory_for_one_unit_is_enough() {
 
 #[test]
 fn the_smallest_plan_holds_two_units() {
-    // GIVEN units of several sizes, of which neighbours have at most 9 blocks, and no measured times
+    // GIVEN units of several sizes without measured times, whose neighbours have at most 9 blocks together
     let problem = chain([4, 2, 6, 3, 5, 1, 7, 1].map(|blocks| blocks * 512).to_vec(), vec![0; 8]);
     // WHEN the smallest plan is requested
     let plan = plan(&problem, Goal::Smallest, AMPLE).unwrap();
@@ -299,7 +299,7 @@ fn the_smallest_plan_overlaps_copies_and_compute() {
     let problem = chain(bytes, compute.clone());
     // WHEN the smallest plan is requested
     let least = plan(&problem, Goal::Smallest, AMPLE).unwrap();
-    // THEN it has the size of two large ones, and small ones are loaded while large ones compute
+    // THEN it has the size of two large weights, and small ones are loaded while large ones compute
     assert!(bytes_of(&least) <= 2 * 448 * 512, "{least:?}");
     let floor = compute.iter().sum::<u64>();
     assert!(least.predicted_ns * 90 <= floor * 100, "{} of {floor}", least.predicted_ns);
@@ -317,9 +317,9 @@ fn large_units_need_no_ring_for_two() {
     let whole = plan(&problem, budget, AMPLE).unwrap();
     let problem = Problem { bus: Bus { least_piece: 16 * 512, ..BUS }, ..problem };
     let in_pieces = plan(&problem, budget, AMPLE).unwrap();
-    // THEN whole ones need a ring for two of the largest, which are so many bytes to copy more than if there were none
+    // THEN whole units need a ring for two of the largest, and copy that many more bytes than without a ring
     assert!(whole.ring_bytes >= 2 * 470 * 512 && whole.predicted_ns * 100 > floor * 113, "{whole:?}");
-    // AND in pieces a ring for little more than one will do: what is copied while it is in use has room
+    // AND in pieces a ring for little more than one is enough: copies have room while it is in use
     assert!(in_pieces.ring_bytes <= 700 * 512 && in_pieces.predicted_ns * 100 < floor * 110, "{in_pieces:?}");
 }
 
@@ -329,16 +329,17 @@ fn a_host_that_is_slower_than_the_device_copies_little() {
     let problem = chain(vec![5120; 48], vec![20; 48]);
     let copies = |plan: &Plan| plan.streamed_bytes / 5120;
     assert!(copies(&plan(&problem, Goal::HideTransfers, AMPLE).unwrap()) >= 20);
-    // WHEN the host takes longer than that to ask for them, and a hundredth more for each copy
+    // WHEN the host takes longer than that to queue them, and a hundredth more for each copy
     let host = Host { forward_ns: 2000, copy_ns: 20 };
     let problem = Problem { host, ..problem };
     let planned = plan(&problem, Goal::HideTransfers, AMPLE).unwrap();
-    // THEN two are copied, as that is within 2 % of a forward that copies nothing, and the host's time is foreseen,
+    // THEN two are copied, which is within 2 % of a forward that copies nothing, and the prediction includes the host's
+    // time,
     assert_eq!((copies(&planned), planned.predicted_ns), (2, 2040));
-    // also where the budget has no room for all
+    // also where the budget has no room for all units
     let planned = plan(&problem, Goal::Budget(40 * 5120), AMPLE).unwrap();
     assert_eq!(planned.predicted_ns, 2000 + 20 * copies(&planned));
-    // AND a host that is quicker than the device changes nothing.
+    // AND a host faster than the device changes nothing.
     let problem = Problem { host: Host { forward_ns: 400, copy_ns: 20 }, ..problem };
     assert!(copies(&plan(&problem, Goal::HideTransfers, AMPLE).unwrap()) >= 20);
 }
@@ -347,7 +348,7 @@ fn a_host_that_is_slower_than_the_device_copies_little() {
 fn the_whole_budget_is_used() {
     // GIVEN twenty units whose compute hides all copies WHEN they are planned with room for ten
     let plan = plan(&chain(vec![5120; 20], vec![100; 20]), Goal::Budget(10 * 5120), AMPLE).unwrap();
-    // THEN nothing waits, and all but the ring is resident: a forward with less compute will need that
+    // THEN nothing waits, and everything except the ring is resident, because a forward with less compute will need that
     assert_eq!(plan.predicted_ns, plan.compute_ns);
     assert!(plan.resident_bytes >= 7 * 5120 && bytes_of(&plan) <= 10 * 5120, "{plan:?}");
 }
@@ -361,7 +362,7 @@ proptest! {
         let Some(best) = search.fastest(limit) else { return Ok(()) };
         // WHEN a layout with more resident units is searched
         let more = search.most_resident(limit, best.clone());
-        // THEN it has more, or is the same; it fits, and is as fast
+        // THEN it has more resident units, or is the same; it fits, and is as fast
         let kept = |resident: &[bool]| -> u64 {
             resident.iter().zip(&problem.unit_bytes).filter(|(stays, _)| **stays).map(|(_, bytes)| bytes).sum()
         };
@@ -378,7 +379,7 @@ fn the_error_of_a_small_budget_has_the_required_size() {
     problem.resident[3] = true;
     // WHEN the budget is one byte short
     let error = plan(&problem, Goal::Budget(3072 + 4095), AMPLE).unwrap_err();
-    // THEN the error has the required size and the point, and that size is enough
+    // THEN the error contains the required size and the point, and that size is enough
     assert_eq!(error, PlanError::TooSmall { limit: 7167, needed: 7168, resident: 4096, point: Some(2) });
     assert!(error.to_string().contains("at least 7168 bytes") && error.to_string().contains("point 2"), "{error}");
     assert!(plan(&problem, Goal::Budget(7168), AMPLE).is_ok());
@@ -390,14 +391,14 @@ fn unknown_compute_still_loads_ahead() {
     let problem = chain(vec![5120; 12], vec![0; 12]);
     // WHEN it is planned with room for six units
     let with_budget = plan(&problem, Goal::Budget(6 * 5120), AMPLE).unwrap();
-    // THEN the ring has two, and without a budget all of the plan is the ring
+    // THEN the ring holds two units, and without a budget the whole plan is the ring
     assert_eq!(with_budget.ring_bytes, 2 * 5120);
     assert_eq!(bytes_of(&plan(&problem, Goal::HideTransfers, AMPLE).unwrap()), 2 * 5120);
 }
 
 #[test]
 fn invalid_problems_are_refused_with_a_reason() {
-    // GIVEN invalid problems WHEN they are planned THEN the error says what is wrong
+    // GIVEN invalid problems WHEN they are planned THEN the error names the cause
     let good = chain(vec![512; 2], vec![1; 2]);
     let mut unknown_unit = good.clone();
     unknown_unit.points[1].units = vec![2];

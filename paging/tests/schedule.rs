@@ -1,4 +1,4 @@
-//! The order and timing of copies, on clocks instead of a device: exactly those of the theory.
+//! Order and timing of copies, on clocks instead of a device: exactly as predicted.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use memlab_paging::{Arena, Pipeline, Stream};
 use proptest::prelude::*;
 
 const READER: Stream = Stream(1);
-/// The address of the clocks' device memory.
+/// Address of the clocks' device memory.
 const DEVICE: u64 = 1 << 40;
 
 fn pipeline(model: &Model) -> (Arc<Clock>, Arc<Arena>, Pipeline) {
@@ -21,11 +21,11 @@ fn pipeline(model: &Model) -> (Arc<Clock>, Arc<Arena>, Pipeline) {
     (clock, arena, pipeline)
 }
 
-/// The result of a run on the clocks.
+/// Result of a run on the clocks.
 struct Run {
-    /// When the compute of each point started and ended, since the configuration.
+    /// Start and end of the compute of each point, since the configuration.
     times: Vec<(u64, u64)>,
-    /// Units of the ring, in the order in which they were copied.
+    /// Units of the ring, in the order of their copies.
     copied: Vec<u32>,
     clock: Arc<Clock>,
 }
@@ -60,8 +60,9 @@ fn run(model: &Model, forwards: usize) -> Run {
     Run { times, copied, clock }
 }
 
-/// `end_copy(j) = max(end_copy(j-1), slot_free(j)) + b_j/BW; start(j) = max(end(j-1), end_copy(j))`, where units that
-/// are still loaded are not copied, and a place is free when the last compute on its units has ended.
+/// Computes `end_copy(j) = max(end_copy(j-1), slot_free(j)) + b_j/BW; start(j) = max(end(j-1), end_copy(j))`.
+///
+/// Units that are still loaded are not copied. A place is free when the last compute on its units has ended.
 fn recurrence(model: &Model, forwards: usize) -> (Vec<(u64, u64)>, Vec<u32>) {
     let units = model.bytes.len();
     let mut loaded: Vec<bool> = model.places.iter().map(Option::is_none).collect();
@@ -74,7 +75,7 @@ fn recurrence(model: &Model, forwards: usize) -> (Vec<(u64, u64)>, Vec<u32>) {
             let mut start = end;
             for &unit in needed {
                 if !loaded[unit as usize] {
-                    // When each grain of the place is free.
+                    // Time when each grain of the place is free.
                     let mut free = vec![0; (model.bytes[unit as usize] / GRAIN) as usize];
                     for other in (0..units as u32).filter(|&other| model.overlap(unit, other)) {
                         let (at, bytes) = (model.places[other as usize].unwrap(), model.bytes[other as usize]);
@@ -114,10 +115,10 @@ proptest! {
     fn times_are_those_of_the_recurrence(model in models_in_order()) {
         // GIVEN any model whose units are copied whole, or each part as soon as it is free, WHEN forwards run in order
         let run = run(&model, 4);
-        // THEN each point's compute starts and ends exactly as the recurrence says
+        // THEN each point's compute starts and ends exactly when the recurrence predicts
         let (times, copied) = recurrence(&model, 4);
         prop_assert_eq!(&run.times, &times);
-        // AND copies are in its order, none unnecessary; beyond them only the first units of the next forward
+        // AND copies follow its order, none unnecessary; beyond them only the first units of the next forward
         let (_, more) = recurrence(&model, 6);
         prop_assert!(run.copied.starts_with(&copied));
         prop_assert!(more.starts_with(&run.copied));
@@ -148,7 +149,7 @@ fn layers(layers: u32, residents: impl Fn(u32) -> bool, compute: u64) -> Model {
     }
 }
 
-/// The steady-state time of a forward, in copies.
+/// Steady-state time of a forward, in copies.
 fn steady(model: &Model) -> f64 {
     let times = run(model, 6).times;
     let points = model.points.len();
@@ -157,8 +158,8 @@ fn steady(model: &Model) -> f64 {
 
 #[test]
 fn the_time_of_a_forward_is_that_of_the_reference_table() {
-    // GIVEN 32 equal layers and two slots, WHEN the residents are spread evenly, THEN a forward takes as long as in the
-    // table of the reference.
+    // GIVEN 32 equal layers and two slots, WHEN the residents are spread evenly, THEN a forward takes the time in the table
+    // of the reference.
     assert_eq!(steady(&layers(32, |layer| layer % 4 != 3, 250)), 8.0);
     assert_eq!(steady(&layers(32, |layer| layer % 2 != 1, 500)), 16.0);
     assert_eq!(steady(&layers(32, |layer| layer % 4 == 3, 750)), 26.0);
@@ -195,7 +196,7 @@ fn the_lookahead_is_limited() {
     let (clock, _arena, pipeline) = pipeline(&model);
     let mut session = pipeline.session();
     enter(&mut session, 0, READER).unwrap();
-    // THEN the first point loads three units, and each later one a unit more
+    // THEN the first point loads three units, and each later point one more
     assert_eq!(clock.copies().len(), 3);
     enter(&mut session, 1, READER).unwrap();
     assert_eq!(clock.copies().len(), 4);
@@ -221,7 +222,7 @@ fn units_evicted_out_of_order_are_loaded_ahead_again() {
     leave(&mut session, READER).unwrap();
     let on_demand = || pipeline.counters().on_demand;
     enter(&mut session, 0, READER).unwrap();
-    // WHEN another layer evicts one of them, THEN it is loaded on demand, and the evicted one is loaded ahead again
+    // WHEN another layer evicts one of them, THEN that layer is loaded on demand, and the evicted one is loaded ahead again
     enter(&mut session, 1008, READER).unwrap();
     assert_eq!(on_demand(), 1);
     (1..4).for_each(|key| drop(enter(&mut session, key, READER).unwrap()));
@@ -229,7 +230,7 @@ fn units_evicted_out_of_order_are_loaded_ahead_again() {
     // WHEN a point is skipped, THEN the next ones are loaded ahead
     (5..8).for_each(|key| drop(enter(&mut session, key, READER).unwrap()));
     assert_eq!(on_demand(), 1);
-    // WHEN the whole ring is invalidated, THEN only the next layer is on demand, and none of the next forward.
+    // WHEN the whole ring is invalidated, THEN only the next layer is loaded on demand, and none of the next forward.
     pipeline.invalidate();
     enter(&mut session, 8, READER).unwrap();
     leave(&mut session, READER).unwrap();
@@ -239,7 +240,7 @@ fn units_evicted_out_of_order_are_loaded_ahead_again() {
 
 #[test]
 fn units_evicted_by_another_thread_are_loaded_ahead_again() {
-    // GIVEN a thread in a resident layer, for which three more are loaded ahead, and a fifth in the place of the third
+    // GIVEN a thread in a resident layer, with three more layers loaded ahead, and a fifth in the place of the third
     let mut model = layers(5, |_| false, 1000);
     (model.ring_bytes, model.places) = (3000, vec![None, Some(0), Some(1000), Some(2000), Some(1000)]);
     let (_clock, _arena, pipeline) = pipeline(&model);

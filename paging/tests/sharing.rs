@@ -1,4 +1,5 @@
-//! Memory that several processes hold. (Here all are one process, which joins several times: tests/page/test_page_shared.py has more.)
+//! Memory that several processes share. (Here one process joins several times. tests/page/test_page_shared.py tests several
+//! processes.)
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +10,7 @@ use memlab_paging::{Arena, HostShare};
 
 const BYTES: u64 = 4 * PAGE_SIZE;
 
-/// A name that no other test has, nor this test in another process.
+/// Returns a name that no other test uses, and no other process of this test.
 fn name(test: &str) -> String {
     format!("{test}-{}", std::process::id())
 }
@@ -19,23 +20,23 @@ fn join(name: &str) -> HostShare {
 }
 
 fn arena(share: &HostShare) -> Arena {
-    // The shared bytes, and a page of its own.
+    // The shared bytes, and one private page.
     Arena::sharing(BYTES + PAGE_SIZE, &[BYTES], Arc::clone(share.memory()), share.is_first()).unwrap()
 }
 
 fn bytes(address: u64, count: u64) -> &'static mut [u8] {
-    // SAFETY: the tests call it for memory of an arena that lives, and write to no slice while they use another.
+    // SAFETY: the tests call it for memory of a live arena, and write to no slice while they use another.
     unsafe { std::slice::from_raw_parts_mut(address as *mut u8, count as usize) }
 }
 
 fn fill(arena: &Arena, offset: u64, with: &[u8]) -> memlab_paging::Result<()> {
-    // SAFETY: a slice, which nobody writes to meanwhile.
+    // SAFETY: a slice, which no thread writes to meanwhile.
     unsafe { arena.fill(offset, with.as_ptr() as u64, with.len() as u64) }
 }
 
 #[test]
 fn one_fills_what_all_have_and_nobody_changes() {
-    // GIVEN one that fills the memory, and one that waits for it
+    // GIVEN a process that fills the memory, and a process that waits for it
     let name = name("fill");
     let first = join(&name);
     assert!(first.is_first());
@@ -57,7 +58,7 @@ fn one_fills_what_all_have_and_nobody_changes() {
     }
     fill(&ours, 0, &weights).unwrap();
     assert!(!other.is_finished());
-    // WHEN it publishes it
+    // WHEN the first publishes it
     ours.protect().unwrap();
     first.publish().unwrap();
     // THEN the other has the same bytes
@@ -66,18 +67,18 @@ fn one_fills_what_all_have_and_nobody_changes() {
     let theirs = arena(&second);
     assert_eq!(bytes(theirs.address(), BYTES), weights);
     assert_eq!((first.members(), theirs.shared_bytes()), (2, BYTES));
-    // WHEN one writes to its view, THEN only it sees that
+    // WHEN one writes to its view, THEN only it sees the change
     let view = ours.view_address().unwrap();
     bytes(view, BYTES)[5000] ^= 1;
     assert_eq!(bytes(theirs.address(), BYTES), weights);
     assert_eq!(bytes(ours.address(), BYTES), weights);
     assert_eq!(bytes(theirs.view_address().unwrap(), BYTES), weights);
     // AND a comparison finds the byte
-    // SAFETY: views of these arenas, which nobody writes to any more.
+    // SAFETY: views of these arenas, which are no longer written to.
     let differs = |arena: &Arena, view, start, count| unsafe { arena.differs(start, view + start, count) }.unwrap();
     assert!(differs(&ours, view, 0, BYTES) && differs(&ours, view, 5000, 1) && !differs(&ours, view, 0, 5000));
     assert!(!differs(&theirs, theirs.view_address().unwrap(), 0, BYTES));
-    // AND what was published cannot be filled again, while what is one's own can
+    // AND published memory cannot be filled again, but private memory can
     for arena in [&ours, &theirs] {
         let refused = fill(arena, BYTES - 1, &[1, 2]).unwrap_err().to_string();
         assert_eq!(
@@ -87,7 +88,7 @@ fn one_fills_what_all_have_and_nobody_changes() {
         fill(arena, BYTES, &weights[..PAGE_SIZE as usize]).unwrap();
     }
     assert!(first.publish().is_err() && second.publish().is_err());
-    // WHEN the first is gone, THEN the second hands the memory out
+    // WHEN the first is gone, THEN the second sends the memory
     drop((ours, first));
     let third = join(&name);
     assert!(!third.is_first());
@@ -95,8 +96,8 @@ fn one_fills_what_all_have_and_nobody_changes() {
 }
 
 #[test]
-fn what_was_not_filled_is_made_anew() {
-    // GIVEN one that gives up, and one that is dropped, before the memory is filled
+fn unfilled_memory_is_created_again() {
+    // GIVEN a member that gives up, and one that is dropped, before the memory is filled
     let name = name("anew");
     let gave_up = join(&name);
     gave_up.abandon();
@@ -105,13 +106,13 @@ fn what_was_not_filled_is_made_anew() {
     // THEN the next is the first again
     let first = join(&name);
     assert!(first.is_first());
-    // WHEN one does not want to wait for it, THEN it has nothing
+    // WHEN a process stops waiting for it, THEN it gets nothing
     assert!(HostShare::join(&name, BYTES, &mut |_| false).unwrap().is_none());
-    // WHEN it has published, THEN giving up does nothing
+    // WHEN the first has published, THEN giving up does nothing
     first.publish().unwrap();
     first.abandon();
     assert!(!join(&name).is_first());
-    // WHEN all are gone, THEN so is the memory, once their threads have ended
+    // WHEN all are gone, THEN the memory is gone too, once their threads have ended
     drop(first);
     while !join(&name).is_first() {
         std::thread::sleep(Duration::from_millis(1));
@@ -128,7 +129,7 @@ fn wrong_names_and_sizes_are_refused() {
         let refused = HostShare::join(&name("size"), bytes, &mut |_| true).err().unwrap().to_string();
         assert_eq!(refused, format!("{bytes} bytes to share are not a multiple of {PAGE_SIZE}"));
     }
-    // GIVEN shared memory that ends between the borders of an arena, THEN that is refused.
+    // GIVEN shared memory that ends between the borders of an arena, THEN the arena is refused.
     let share = join(&name("borders"));
     let refused = Arena::sharing(8 * PAGE_SIZE, &[PAGE_SIZE], Arc::clone(share.memory()), true).err().unwrap();
     assert_eq!(refused.to_string(), "16384 shared bytes of an arena of 32768 end at none of its borders");

@@ -10,7 +10,7 @@ use crate::common::{enter, leave};
 use memlab_paging::{Arena, DeviceMemory, Error, Pipeline, Session, Stream};
 use proptest::prelude::*;
 
-/// Fails when the work takes so long that the threads must be deadlocked.
+/// Fails if the work takes so long that the threads must be deadlocked.
 fn in_time(work: impl FnOnce() + Send + 'static) {
     let (ended, end) = mpsc::channel();
     let worker = std::thread::spawn(move || {
@@ -23,8 +23,10 @@ fn in_time(work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Each thread runs forwards, some aborted, some out of order, and checks its held units at the start and the end of
-/// its compute. `meanwhile` runs beside them, with a session that holds the units of the first point.
+/// Runs forwards on each thread, some aborted, some out of order.
+///
+/// Each checks its held units at the start and the end of its compute. `meanwhile` runs in parallel, with a session that
+/// holds the units of the first point.
 fn run_on_host(model: &Model, threads: u64, forwards: u64, meanwhile: impl FnOnce(&Pipeline, Session)) {
     let arena = Arc::new(Arena::new(model.arena_bytes()).unwrap());
     let device = DeviceMemory::new(None, model.device_bytes()).unwrap();
@@ -58,7 +60,7 @@ fn run_on_host(model: &Model, threads: u64, forwards: u64, meanwhile: impl FnOnc
                             _ => key,
                         };
                         if let Some((released, acquired)) = enter(&mut session, key, Stream(thread)).unwrap() {
-                            // Also if kept units had to be released while the thread waited.
+                            // Also true if kept units had to be released while the thread waited.
                             assert!(released.iter().all(|unit| held.contains(unit)));
                             assert!(acquired.iter().all(|unit| !held.contains(unit)));
                             held.retain(|unit| !released.contains(unit));
@@ -82,7 +84,9 @@ fn run_on_host(model: &Model, threads: u64, forwards: u64, meanwhile: impl FnOnc
     });
 }
 
-/// Layers of two units each, of which neighbours share one, in a ring for three units.
+/// Layers of two units each in a ring for three units.
+///
+/// Neighbouring layers share one unit.
 fn sharing_layers() -> Model {
     Model {
         bytes: vec![64; 9],
@@ -98,8 +102,8 @@ fn sharing_layers() -> Model {
 
 #[test]
 fn two_and_eight_threads_share_a_ring() {
-    // GIVEN a ring so small that threads block each other, and a thread that holds its units until all others wait,
-    // WHEN two or eight run forwards, THEN each finds its own weights at all times, and all finish.
+    // GIVEN a ring so small that threads block each other, and a thread that holds its units until all others wait, WHEN two
+    // or eight threads run forwards, THEN each finds its own weights at all times, and all finish.
     for threads in [2, 8] {
         in_time(move || {
             run_on_host(&sharing_layers(), threads, 300, |pipeline, first| {
@@ -125,7 +129,7 @@ fn a_wait_can_be_cancelled() {
     unsafe { pipeline.configure(model.configuration(device.address()), Stream(0)) }.unwrap();
     let (mut first, mut second) = (pipeline.session(), pipeline.session());
     enter(&mut first, 0, Stream(0)).unwrap();
-    // WHEN another waits for it and cancels, THEN it holds nothing and no thread waits for it
+    // WHEN another thread waits for it and cancels, THEN it holds nothing and no thread waits for it
     let mut asked = 0;
     let cancelled = second.enter(1, Stream(1), &mut |wait| {
         while !wait() {
@@ -168,8 +172,8 @@ proptest! {
 
     #[test]
     fn streams_of_several_threads_are_ordered(model in models(), threads in 2u64..6) {
-        // GIVEN a device that can be arbitrarily late, and a stream per thread, WHEN they run forwards, THEN by the
-        // events alone no copy overwrites what is being read, and each reader sees its own bytes.
+        // GIVEN a device that can be arbitrarily late, and a stream per thread, WHEN the threads run forwards, THEN events
+        // alone keep copies from overwriting bytes being read, and each reader sees its own bytes.
         in_time(move || run_on_clocks(&model, threads));
     }
 }

@@ -57,7 +57,7 @@ fn the_smallest_card_runs_it_and_a_smaller_one_does_not() {
 }
 
 #[test]
-fn a_program_that_keeps_more_each_step_is_said_to() {
+fn growth_of_each_step_is_reported() {
     // GIVEN steps that each keep 3 MiB
     let mut program = Script::new();
     for _ in 0..5 {
@@ -73,7 +73,7 @@ fn a_program_that_keeps_more_each_step_is_said_to() {
 }
 
 #[test]
-fn what_stays_for_two_steps_is_freed_in_every_repetition() {
+fn memory_kept_for_two_steps_is_freed_in_every_repetition() {
     // GIVEN steps that free memory allocated two steps earlier: a loss that a logger holds
     let mut program = Script::new();
     let mut losses = Vec::new();
@@ -154,7 +154,7 @@ fn recordings_of_different_programs_are_refused() {
 }
 
 #[test]
-fn what_only_the_larger_batch_asks_for_is_counted() {
+fn requests_of_only_the_larger_batch_are_counted() {
     // GIVEN a request that only the larger batch makes
     let low = training(2, 5);
     let mut program = Script::new();
@@ -177,7 +177,7 @@ fn what_only_the_larger_batch_asks_for_is_counted() {
 }
 
 #[test]
-fn what_addresses_decide_is_a_range() {
+fn results_that_depend_on_addresses_are_ranges() {
     // GIVEN two segments with 8 MiB in use and 12 MiB free, and a request of 8 MiB that fits both
     let mut program = Script::new();
     let [first, first_rest, _second, second_rest] = [8, 11, 8, 11].map(|size| program.allocate(size * MIB));
@@ -220,7 +220,7 @@ fn training_with_scratch(batch: u64, sample: u64) -> Recording {
 }
 
 #[test]
-fn where_kernels_change_between_the_smaller_recordings_the_larger_ones_hold() {
+fn larger_recordings_decide_if_kernels_change_between_the_smaller_ones() {
     // GIVEN batch 2, and batch 4 and 64 with an additional request, where samples grow differently
     let low = Family::of_two((2, training(2, 5)), (4, training_with_scratch(4, 16))).unwrap();
     assert!(!low.is_same_order);

@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_newer_memlab_says_is_read_as_far_as_it_goes() {
+    fn the_known_parts_of_a_newer_status_are_read() {
         // GIVEN a status with unknown states, phases and keys, and with others left out
         let text = r#"{"enabled":true,"state":"teleported","warp":9,"operation":{"id":3,"kind":"beam","phase":"x"}}"#;
         // WHEN read THEN the known parts are set

@@ -1,4 +1,4 @@
-//! PyTorch's caching allocator, as a model.
+//! A model of PyTorch's caching allocator.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use pyo3::types::PyDict;
 /// (kind, id, bytes, stream, pool)
 type Requested = (&'static str, u32, u64, u64, (u64, u64));
 
-/// What PyTorch's allocator was asked for in a recorded run, after the version of PyTorch.
+/// Requests to PyTorch's allocator in a recorded run, after the version of PyTorch.
 #[pyfunction]
 pub fn recorded_requests(py: Python, path: PathBuf) -> PyResult<((u32, u32), Vec<Requested>)> {
     let recording = py.detach(|| Recording::read(&path)).map_err(|error| PyValueError::new_err(error.to_string()))?;
@@ -27,26 +27,29 @@ pub fn recorded_requests(py: Python, path: PathBuf) -> PyResult<((u32, u32), Vec
             Request::FreeRequested { id } => without_size("free_requested", id),
             Request::FreeCompleted { id } => without_size("free_completed", id),
             Request::EmptyCache => without_size("empty_cache", 0),
-            // Recordings have no others.
+            // Recordings contain no others.
             Request::ReleasePool { .. } | Request::Outside { .. } => None,
         }
     });
     Ok((recording.torch_version(), requests.collect()))
 }
 
-/// The allocator of one card.
+/// Allocator of one card.
 #[pyclass(frozen, name = "AllocatorModel", module = "memlab._native")]
 pub struct AllocatorModel {
     allocator: parking_lot::Mutex<Allocator>,
 }
 
-/// Why a request failed: (bytes asked for, bytes of the segment, allocated, reserved).
+/// Failure of a request: (bytes requested, bytes of the segment, allocated, reserved).
 type Failure = (u64, u64, u64, u64);
 
 #[pymethods]
 impl AllocatorModel {
-    /// `settings`: as in `PYTORCH_ALLOC_CONF`. `available`: bytes of the card's `total` that segments may take; `None`: no end.
-    /// `torch`: the version of PyTorch, (2, 11) for 2.11; `None`: the newest.
+    /// Creates the allocator of a card.
+    ///
+    /// `settings`: as in `PYTORCH_ALLOC_CONF`.
+    /// `available`: bytes of the card's `total` that segments may take; `None`: no limit. `torch`: the version of PyTorch,
+    /// (2, 11) for 2.11; `None`: the newest.
     #[new]
     #[pyo3(signature = (settings, total, available, torch = None))]
     fn new(
@@ -65,13 +68,16 @@ impl AllocatorModel {
         Ok(AllocatorModel { allocator: parking_lot::Mutex::new(Allocator::new(settings, card)) })
     }
 
-    /// Makes a stream of a pool known, and returns its number for requests.
+    /// Registers a stream of a pool.
+    ///
+    /// Returns its number for requests.
     fn place(&self, stream: u64, pool: (u64, u64)) -> u16 {
         self.allocator.lock().place(PoolKey { stream, pool })
     }
 
-    /// Carries out requests, (kind, id, bytes, place), up to the first that fails; with `keep_going`, all. Returns the indices
-    /// of those that failed, and why, and (allocated, reserved) after each if a `timeline` is wanted.
+    /// Executes requests, (kind, id, bytes, place), up to the first failure, or all with `keep_going`.
+    ///
+    /// Returns the indices and causes of the failures and, with `timeline`, (allocated, reserved) after each request.
     #[allow(clippy::type_complexity)] // Python sees tuples.
     fn apply(
         &self,
@@ -100,7 +106,7 @@ impl AllocatorModel {
         }))
     }
 
-    /// The counters, named as in `torch.cuda.memory_stats()`.
+    /// Counters, named as in `torch.cuda.memory_stats()`.
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counters = *self.allocator.lock().counters();
         let found = PyDict::new(py);
@@ -120,7 +126,7 @@ impl AllocatorModel {
         Ok(found)
     }
 
-    /// All segments by address: (address, stream, pool, is small, is expandable, blocks as (bytes, bytes asked for, state)).
+    /// All segments by address: (address, stream, pool, is small, is expandable, blocks as (bytes, bytes requested, state)).
     #[allow(clippy::type_complexity)] // Python sees tuples.
     fn segments(&self) -> Vec<(u64, u64, (u64, u64), bool, bool, Vec<(u64, u64, &'static str)>)> {
         let segments = self.allocator.lock().segments();
@@ -134,7 +140,7 @@ impl AllocatorModel {
     }
 }
 
-/// The names of `torch.cuda.memory_snapshot()`.
+/// Name of a state in `torch.cuda.memory_snapshot()`.
 fn name_of(state: BlockState) -> &'static str {
     match state {
         BlockState::Free => "inactive",

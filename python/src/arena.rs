@@ -1,4 +1,4 @@
-//! `Arena`, and the part of it that several processes hold.
+//! `Arena`, and the part of it that several processes share.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,13 +10,15 @@ use pyo3::prelude::*;
 
 use crate::error::raised;
 
-/// Host memory that holds all weights, in one piece: `nbytes` of address space. Memory is committed when it is first written,
-/// and freed when this object and all pipelines on it are gone. `borders` are the offsets between the chunks that are pinned
-/// one by one; only the pipeline's copies may cross them. With `share`, its first bytes are those that several processes hold.
+/// Host memory that holds all weights in one mapping of `nbytes`.
+///
+/// Pages are committed on the first write, and freed when this object and all pipelines on it are gone. `borders` are the
+/// offsets between the chunks that are pinned one by one; only the pipeline's copies may cross them. With `share`, several
+/// processes share its first bytes.
 #[pyclass(frozen, module = "memlab._native")]
 pub struct Arena {
     pub inner: Arc<arena::Arena>,
-    /// Kept as long as the memory is used: others get it from this process too.
+    /// Kept as long as the memory is used, because this process also sends it to others.
     share: Option<Py<HostShare>>,
 }
 
@@ -37,7 +39,7 @@ impl Arena {
         Ok(Self { inner: Arc::new(made.map_err(raised)?), share })
     }
 
-    /// The address of its first byte.
+    /// Address of the first byte.
     #[getter]
     fn address(&self) -> u64 {
         self.inner.address()
@@ -48,50 +50,50 @@ impl Arena {
         self.inner.bytes()
     }
 
-    /// Bytes at its beginning that several processes hold.
+    /// Size of the shared part at its start.
     #[getter]
     fn shared_nbytes(&self) -> u64 {
         self.inner.shared_bytes()
     }
 
-    /// Where this process may write to those bytes, and sees its own writes alone.
+    /// Address at which this process may write to the shared part, and sees only its own writes.
     #[getter]
     fn view_address(&self) -> Option<u64> {
         self.inner.view_address()
     }
 
-    /// Whether the device can only read those bytes, once they are pinned.
+    /// True if the device can only read the shared part once it is pinned.
     #[getter]
     fn shielded(&self) -> bool {
         self.inner.is_shielded()
     }
 
-    /// Ends the writing of those bytes, and lets other processes have them.
+    /// Makes the shared part read-only, and available to other processes.
     fn publish(&self) -> PyResult<()> {
         let Some(share) = &self.share else { return Ok(()) };
         self.inner.protect().map_err(raised)?;
         share.get().inner.publish().map_err(raised)
     }
 
-    /// Whether memory at `address` differs from the `nbytes` at `offset`.
+    /// Returns true if memory at `address` differs from the `nbytes` at `offset`.
     fn differs(&self, py: Python, offset: u64, address: u64, nbytes: u64) -> PyResult<bool> {
         // SAFETY: the caller, the rest of the package, has the memory from a tensor that lives.
         py.detach(|| unsafe { self.inner.differs(offset, address, nbytes) }).map_err(raised)
     }
 
-    /// Whether all of it is pinned.
+    /// True if the whole arena is pinned.
     #[getter]
     fn pinned(&self) -> bool {
         self.inner.is_pinned()
     }
 
-    /// Whether a forked child has the bytes.
+    /// True if a forked child inherits the bytes.
     #[getter]
     fn inherited(&self) -> bool {
         self.inner.is_inherited()
     }
 
-    /// Why the last attempt could not pin all of it.
+    /// Reason why the last attempt did not pin the whole arena.
     #[getter]
     fn refused(&self) -> Option<String> {
         self.inner.pin_failure()
@@ -110,12 +112,14 @@ impl Arena {
         py.detach(|| self.inner.read(&parts)).map_err(raised)
     }
 
-    /// Pins it, so that the device reads it directly. Returns whether all of it could be pinned; `refused` says why not.
+    /// Pins the arena, so that the device reads it directly.
+    ///
+    /// Returns true if the whole arena is pinned; `refused` contains the reason otherwise.
     fn pin(&self, py: Python, device: i32) -> bool {
         py.detach(|| self.inner.pin(device))
     }
 
-    /// Makes it pageable again.
+    /// Makes the arena pageable again.
     fn unpin(&self, py: Python) {
         py.detach(|| self.inner.unpin());
     }
@@ -126,7 +130,7 @@ impl Arena {
     }
 }
 
-/// This process's part in memory that the processes of one user on this host hold once.
+/// Share of this process in memory that the processes of one user on this host share.
 #[pyclass(frozen, module = "memlab._native")]
 pub struct HostShare {
     inner: sharing::HostShare,
@@ -134,8 +138,9 @@ pub struct HostShare {
 
 #[pymethods]
 impl HostShare {
-    /// Joins those that share `nbytes` under a name. Waits while another process fills the memory, and calls `waiting` with its
-    /// number.
+    /// Joins the processes that share `nbytes` under a name.
+    ///
+    /// Waits while another process fills the memory, and calls `waiting` with its number.
     #[staticmethod]
     #[pyo3(signature = (name, nbytes, waiting=None))]
     fn join(py: Python, name: &str, nbytes: u64, waiting: Option<Py<PyAny>>) -> PyResult<Self> {
@@ -159,18 +164,18 @@ impl HostShare {
         }
     }
 
-    /// Whether this process is the first, and has to fill the memory.
+    /// True if this process is the first, and has to fill the memory.
     #[getter]
     fn first(&self) -> bool {
         self.inner.is_first()
     }
 
-    /// How many processes have the memory.
+    /// Number of processes that have the memory.
     fn members(&self, py: Python) -> usize {
         py.detach(|| self.inner.members())
     }
 
-    /// Leaves the filling to the next process.
+    /// Leaves filling the memory to the next process.
     fn abandon(&self) {
         self.inner.abandon();
     }

@@ -10,8 +10,8 @@ use crate::error::raised;
 /// Name, file, dtype, shape, offset in the file, bytes.
 type Row = (String, String, String, Vec<usize>, u64, u64);
 
-/// The tensors of a `.safetensors` file, of an index of several, or of a folder that holds either:
-/// (name, file, dtype as safetensors spells it, shape, offset in the file, bytes).
+/// Returns the tensors of a `.safetensors` file, of an index of several files, or of a folder with either: (name, file,
+/// dtype in the spelling of safetensors, shape, offset in the file, bytes).
 #[pyfunction]
 pub fn checkpoint_tensors(py: Python, path: PathBuf) -> PyResult<Vec<Row>> {
     let tensors = py.detach(|| checkpoint::tensors(&path)).map_err(raised)?;

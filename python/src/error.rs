@@ -1,4 +1,4 @@
-//! The loader's errors as Python's.
+//! Converts the loader's errors to Python's.
 
 use memlab_paging::Error;
 use pyo3::PyErr;
@@ -10,7 +10,7 @@ pub fn raised(error: Error) -> PyErr {
         Error::Invalid(_) => PyValueError::new_err(text),
         Error::Memory(_) => PyMemoryError::new_err(text),
         Error::Failed(_) => PyRuntimeError::new_err(text),
-        // With number and file, so that Python makes it a FileNotFoundError or PermissionError where it is one.
+        // With number and file, so that Python raises FileNotFoundError or PermissionError where they apply.
         Error::File { path, error } => match error.raw_os_error() {
             Some(number) => PyOSError::new_err((number, error.to_string(), path.into_os_string())),
             None => PyOSError::new_err(text),

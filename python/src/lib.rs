@@ -1,24 +1,25 @@
-//! `memlab._native`: the loader and the live books, for Python. Says in Python what `memlab-paging` and `memlab-live` say in
-//! Rust, and nothing else.
+//! `memlab._native`: the loader and the live books, for Python.
+//!
+//! Exposes the functions of `memlab-paging` and `memlab-live` in Python, and nothing else.
 //!
 //! # Layers
 //!
 //! ```text
-//! allocator, plan_family                            the model of PyTorch's allocator; what a program takes at any batch
-//! paging                                            page: what each boundary of a module and each tensor takes
+//! allocator, plan_family                            the model of PyTorch's allocator; memory of a program at any batch size
+//! paging                                            page: the host's work at each module boundary and for each tensor
 //! paging::forward
 //! paging::holder
 //! paging::counters, paging::dictionaries, paging::placed
 //! paging::reads
 //! checkpoint, offload_stream, pipeline, plan, recomputation         one file for each part of the loader
-//! line_marks, line_profiles, tracker                what the tools in the program ask
+//! line_marks, line_profiles, tracker                queries of the tools in the program
 //! reporter                                          reports of all tensors
 //! reporter::table                                   tensors with names and memory, by device
 //! reporter::names, reporter::reader, reporter::text
 //! reporter::model, reporter::objects, reporter::optimizer
 //! reporter::blocks, reporter::classes, reporter::exchange, reporter::getters, reporter::mappings, reporter::shapes
 //! live_books                                        the books, and the thread that reads the recording
-//! ranges, training                                  ranges that the program names; what a training says of its steps
+//! ranges, training                                  ranges that the program names; steps that a training reports
 //! library                                           the functions of libmemlab.so
 //! arena, sizes
 //! error

@@ -1,4 +1,4 @@
-//! The functions of libmemlab.so (`interpose/include/memlab.h`), if it is in this process.
+//! The functions of libmemlab.so (`interpose/include/memlab.h`), if the process has loaded it.
 
 use std::ffi::{CStr, CString, c_char, c_double, c_int, c_void};
 use std::ptr;
@@ -14,7 +14,7 @@ type Status = unsafe extern "C" fn(*mut c_char, usize) -> usize;
 type Offload = unsafe extern "C" fn(c_double, *mut c_char, usize) -> c_int;
 type Restore = unsafe extern "C" fn(c_double, c_int, *mut c_char, usize) -> c_int;
 
-/// The library's functions.
+/// Functions of the library.
 pub struct Library {
     read: Read,
     position: unsafe extern "C" fn() -> u64,
@@ -29,18 +29,22 @@ pub struct Library {
     trained: unsafe extern "C" fn(*const Trained),
 }
 
-/// Null until the library is found. It is never unloaded.
+/// Null until the library is found.
+///
+/// The library is never unloaded.
 static FOUND: AtomicPtr<Library> = AtomicPtr::new(ptr::null_mut());
 
 impl Library {
-    /// The library, once [`find`] has found it.
+    /// Returns the library, once [`find`] has found it.
     #[inline]
     pub fn get() -> Option<&'static Self> {
         // SAFETY: null, or never freed.
         unsafe { FOUND.load(Ordering::Acquire).as_ref() }
     }
 
-    /// The library, looked for if something was loaded into the process since it was last looked for.
+    /// Returns the library.
+    ///
+    /// Searches for it if the process has loaded something since the last search.
     #[inline]
     pub fn get_if_loaded() -> Option<&'static Self> {
         Self::get().or_else(Self::look_again)
@@ -60,20 +64,22 @@ impl Library {
         unsafe { (self.range_push)(name.as_ptr()) }
     }
 
-    /// Leaves it.
+    /// Leaves the current range.
     #[inline]
     pub fn range_pop(&self) {
         // SAFETY: the function of memlab.h.
         unsafe { (self.range_pop)() }
     }
 
-    /// The optimizer steps that have ended in the recording.
+    /// Number of optimizer steps that have ended in the recording.
     pub fn steps(&self) -> u64 {
         // SAFETY: the function of memlab.h.
         unsafe { (self.steps)() }
     }
 
-    /// Adds what a training did in a step to the recording. Its texts are null or C strings.
+    /// Adds a training step to the recording.
+    ///
+    /// Its texts are null or C strings.
     ///
     /// # Safety
     ///
@@ -83,8 +89,11 @@ impl Library {
         unsafe { (self.trained)(step) }
     }
 
-    /// Reads lines after `position` into `buffer`: their bytes (more than the buffer has: the next line needs so many), and
-    /// whether the recording restarted.
+    /// Reads lines after `position` into `buffer`.
+    ///
+    /// Returns their bytes, and true if the recording restarted.
+    ///
+    /// A number larger than the buffer is the size that the next line needs.
     pub fn read(&self, position: &mut Position, buffer: &mut [u8]) -> (usize, bool) {
         let mut restarted = 0;
         // SAFETY: the function of memlab.h, with memory of the size that is passed.
@@ -92,7 +101,7 @@ impl Library {
         (bytes, restarted != 0)
     }
 
-    /// The position after the last recorded line.
+    /// Position after the last recorded line.
     #[inline]
     pub fn position(&self) -> u64 {
         // SAFETY: the function of memlab.h.
@@ -100,7 +109,7 @@ impl Library {
     }
 }
 
-/// How many objects have ever been loaded into the process.
+/// Number of objects ever loaded into the process.
 fn loads() -> u64 {
     /// Reads the counter from the first object's description, and stops there.
     unsafe extern "C" fn count(object: *mut libc::dl_phdr_info, _size: usize, loads: *mut c_void) -> c_int {
@@ -114,7 +123,7 @@ fn loads() -> u64 {
     loads
 }
 
-/// Looks for the library in the process: preloaded, or loaded by name.
+/// Searches for the library in the process, preloaded or loaded by name.
 fn find() -> Option<&'static Library> {
     if let Some(library) = Library::get() {
         return Some(library);
@@ -149,7 +158,7 @@ fn find() -> Option<&'static Library> {
     Library::get()
 }
 
-/// What to look the functions up in: everything, or the library itself where it was loaded for one caller only.
+/// Handle to look up the functions: the global scope, or the library itself if it was loaded for one caller only.
 fn handle() -> Option<*mut c_void> {
     // SAFETY: C strings; RTLD_DEFAULT is a valid handle.
     unsafe {
@@ -161,7 +170,9 @@ fn handle() -> Option<*mut c_void> {
     }
 }
 
-/// Whether there is a CUDA driver that a program could use. Does not initialise it.
+/// Returns true if a CUDA driver is available to the program.
+///
+/// Does not initialise it.
 #[pyfunction]
 pub fn driver_found(py: Python) -> bool {
     py.detach(|| {
@@ -171,18 +182,20 @@ pub fn driver_found(py: Python) -> bool {
     })
 }
 
-/// The text of an error that the library wrote.
+/// Text of an error that the library wrote.
 fn text(error: &[u8]) -> String {
     CStr::from_bytes_until_nul(error).map_or_else(|_| String::new(), |text| text.to_string_lossy().into_owned())
 }
 
-/// Whether libmemlab.so is in this process and has what this package needs.
+/// Returns true if libmemlab.so is in this process and has the functions that this package needs.
 #[pyfunction]
 pub fn library_found() -> bool {
     find().is_some()
 }
 
-/// Loads libmemlab.so into the running process. OSError says why that failed.
+/// Loads libmemlab.so into the running process.
+///
+/// OSError contains the reason of a failure.
 #[pyfunction]
 pub fn load_library(py: Python, path: &str) -> PyResult<()> {
     let name = CString::new(path).map_err(|_| PyOSError::new_err("a path has no NUL"))?;
@@ -202,7 +215,9 @@ pub fn load_library(py: Python, path: &str) -> PyResult<()> {
     }
 }
 
-/// Continues the recording in this file; None: in memory. RuntimeError says why it cannot.
+/// Continues the recording in this file; None: in memory.
+///
+/// RuntimeError contains the reason of a failure.
 #[pyfunction]
 #[pyo3(signature = (path = None))]
 pub fn set_output(py: Python, path: Option<&str>) -> PyResult<()> {
@@ -215,7 +230,7 @@ pub fn set_output(py: Python, path: Option<&str>) -> PyResult<()> {
     })
 }
 
-/// The status of the recording as the control socket reports it, JSON; None if nothing is recorded.
+/// Status of the recording as JSON, as the control socket reports it; None if nothing is recorded.
 #[pyfunction]
 pub fn recording_status() -> Option<String> {
     let library = Library::get()?;
@@ -233,7 +248,7 @@ pub fn recording_status() -> Option<String> {
     }
 }
 
-/// Has the main thread say which memory is whose, the next time that it runs a bytecode.
+/// Makes the main thread record the memory of parameters, gradients, buffers and optimizer state, at its next bytecode.
 #[pyfunction]
 pub fn ask_for_tags() {
     if let Some(library) = Library::get() {
@@ -242,21 +257,27 @@ pub fn ask_for_tags() {
     }
 }
 
-/// Moves all device memory to host memory. RuntimeError says why it cannot.
+/// Moves all device memory to host memory.
+///
+/// RuntimeError contains the reason of a failure.
 #[pyfunction]
 pub fn offload(py: Python, timeout_s: f64) -> PyResult<()> {
     // SAFETY: the function of memlab.h, with memory of the size that is passed.
     request(py, |library, error, size| unsafe { (library.offload)(timeout_s, error, size) })
 }
 
-/// Moves it back. RuntimeError says why it cannot.
+/// Moves the device memory back.
+///
+/// RuntimeError contains the reason of a failure.
 #[pyfunction]
 pub fn restore(py: Python, timeout_s: f64, free_host: bool) -> PyResult<()> {
     // SAFETY: the function of memlab.h, with memory of the size that is passed.
     request(py, |library, error, size| unsafe { (library.restore)(timeout_s, c_int::from(free_host), error, size) })
 }
 
-/// Calls a function of the library that writes why it failed to memory of a size, without the GIL.
+/// Calls a function of the library that writes the reason of a failure to a buffer.
+///
+/// Releases the GIL.
 fn request(py: Python, call: impl FnOnce(&Library, *mut c_char, usize) -> c_int + Send) -> PyResult<()> {
     let library = Library::get().ok_or_else(|| PyRuntimeError::new_err("libmemlab.so is not loaded"))?;
     py.detach(|| {

@@ -1,7 +1,7 @@
-//! Marks of line profiles: which line of a profiled function begins when.
+//! Marks of line profiles: the moments when a profiled function begins a line.
 //!
-//! `LineMarks` has the callbacks of `sys.monitoring` (CPython 3.12 and later) and a trace function for `sys.settrace` (before).
-//! They run before every line of a profiled function, so they do nothing but append a mark.
+//! `LineMarks` has the callbacks of `sys.monitoring` (CPython 3.12 and later) and a trace function for `sys.settrace`
+//! (before). They run before every line of a profiled function, so they only append a mark.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -15,13 +15,15 @@ use pyo3::types::{PyAny, PyString};
 use crate::library::Library;
 use crate::live_books;
 
-/// PyTorch's own counters are asked for at so many executions of each line: that costs more than all else.
+/// Number of executions of each line that sample PyTorch's own counters.
+///
+/// Sampling costs more than everything else.
 const SAMPLES: u32 = 16;
 
-/// The device that is profiled now.
+/// Device that is profiled now.
 static TARGET: AtomicI32 = AtomicI32::new(0);
 
-/// Sets the device that is profiled from now on.
+/// Sets the device to profile from now on.
 #[pyfunction]
 pub fn set_target_device(device: i32) {
     TARGET.store(device, Ordering::Relaxed);
@@ -34,7 +36,7 @@ struct Target {
 }
 
 struct Registered {
-    /// Keeps the code object, and so its address, alive.
+    /// Keeps the code object alive, so that its address stays valid.
     _code: Py<PyAny>,
     first_line: u32,
     targets: Vec<Target>,
@@ -43,13 +45,13 @@ struct Registered {
 #[derive(Default)]
 struct Registry {
     codes: HashMap<usize, Registered>,
-    /// How often a line's counters were asked for, by code object and line.
+    /// Number of samples of a line, by code object and line.
     samples: HashMap<(usize, u32), u32>,
-    /// The frames whose current line began with a sample.
+    /// Frames whose current line began with a sample.
     sampled: HashMap<usize, ()>,
 }
 
-/// The callbacks for all line profiles of the process.
+/// Callbacks for all line profiles of the process.
 #[pyclass(frozen, module = "memlab._native")]
 pub struct LineMarks {
     registry: Mutex<Registry>,
@@ -64,7 +66,7 @@ impl LineMarks {
         Self { registry: Mutex::default(), sampler }
     }
 
-    /// From now on the code's lines are marked for a function of a profile.
+    /// Marks the code's lines for a function of a profile from now on.
     fn register(&self, code: Bound<PyAny>, first_line: u32, profile: u64, function: u32) {
         let mut registry = self.registry.lock();
         let registered = registry.codes.entry(code.as_ptr() as usize).or_insert_with(|| Registered {
@@ -75,7 +77,7 @@ impl LineMarks {
         registered.targets.push(Target { profile, function });
     }
 
-    /// The code's lines are no longer marked for a profile.
+    /// Stops marking the code's lines for a profile.
     fn unregister(&self, code: Bound<PyAny>, profile: u64) {
         let mut registry = self.registry.lock();
         let key = code.as_ptr() as usize;
@@ -106,13 +108,13 @@ impl LineMarks {
         self.leave(py, code.as_ptr() as usize, current_frame());
     }
 
-    /// The exception goes into a generator that waits.
+    /// Marks the line when an exception is thrown into a waiting generator.
     fn on_throw(&self, py: Python, code: Bound<PyAny>, _offset: i64, _error: Bound<PyAny>) {
         let frame = current_frame();
         self.begin(py, code.as_ptr() as usize, frame, Some(line_of(frame)));
     }
 
-    /// The trace function of sys.settrace.
+    /// Trace function for sys.settrace.
     fn __call__(
         slf: Bound<Self>,
         frame: Bound<PyAny>,
@@ -129,7 +131,7 @@ impl LineMarks {
             return Ok(None);
         }
         match event.to_str()? {
-            // A generator that is resumed is at one of its lines; a function that is called is at none yet.
+            // A resumed generator is at one of its lines. A called function is not at a line yet.
             "call" if frame.getattr("f_lasti")?.extract::<i64>()? > 0 && is_generator(&code)? => {
                 this.begin(py, key, address, Some(line_of(address)));
             }
@@ -143,7 +145,7 @@ impl LineMarks {
 }
 
 impl LineMarks {
-    /// A frame begins a line; None: its function was called.
+    /// Marks that a frame begins a line; None: its function was called.
     fn begin(&self, py: Python, code: usize, frame: usize, line: Option<u32>) {
         let Some(library) = Library::get() else { return };
         let device = TARGET.load(Ordering::Relaxed);
@@ -176,7 +178,7 @@ impl LineMarks {
         mark(&registered.targets, library, moment);
     }
 
-    /// A frame returned, yielded or was left by an exception.
+    /// Marks that a frame returned, yielded or was left by an exception.
     fn leave(&self, py: Python, code: usize, frame: usize) {
         let Some(library) = Library::get() else { return };
         let wants_sample = {
@@ -196,7 +198,9 @@ impl LineMarks {
         });
     }
 
-    /// PyTorch's counters now. Called without the registry's lock: it runs Python.
+    /// Samples PyTorch's counters.
+    ///
+    /// Called without the registry's lock, because it runs Python.
     fn sample(&self, py: Python, device: i32) -> Option<Box<Sample>> {
         let values = self.sampler.call1(py, (device,)).ok()?;
         values.extract::<Sample>(py).ok().map(Box::new)
@@ -217,13 +221,15 @@ fn thread() -> u64 {
     unsafe { libc::pthread_self() as u64 }
 }
 
-/// The frame that runs. A callback has no frame of its own.
+/// Returns the running frame.
+///
+/// A callback has no frame.
 fn current_frame() -> usize {
     // SAFETY: the GIL is held; the reference is borrowed, and only its address is used.
     unsafe { ffi::PyEval_GetFrame() as usize }
 }
 
-/// The line that a frame is in.
+/// Returns the line that a frame is in.
 fn line_of(frame: usize) -> u32 {
     if frame == 0 {
         return 0;
@@ -233,7 +239,7 @@ fn line_of(frame: usize) -> u32 {
     u32::try_from(line).unwrap_or(0)
 }
 
-/// Whether calling the code makes a generator, coroutine or asynchronous generator.
+/// Returns true if calling the code creates a generator, coroutine or asynchronous generator.
 fn is_generator(code: &Bound<PyAny>) -> PyResult<bool> {
     const CO_GENERATOR: i64 = 0x20;
     const CO_COROUTINE: i64 = 0x80;

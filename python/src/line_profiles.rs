@@ -1,4 +1,4 @@
-//! Line profiles: functions, switching on and off, and their figures as plain tuples.
+//! Line profiles: adding functions, enabling and disabling, and their figures as plain tuples.
 
 use std::sync::Arc;
 
@@ -8,12 +8,15 @@ use pyo3::prelude::*;
 use crate::library::Library;
 use crate::live_books;
 
-/// Function, line and device; hits; counters at the end (the most), at most, increases and decreases; the growth within an
-/// execution; bytes and number of the line's allocations, freed and backward's part of them; PyTorch's own counters.
+/// Function, line and device; hits; highest values of the counters at the end and at any time, of increases and of
+/// decreases; growth within an execution; bytes and number of the line's allocations, with the freed and the backward part;
+/// PyTorch's own counters.
 type FiguresRow =
     (u32, u32, i32, u64, Counters, Counters, Counters, Counters, u64, (u64, u64, u64, u64), Option<Sample>);
 
-/// Adds an empty profile; returns its id, 0 if no books are kept.
+/// Adds an empty profile.
+///
+/// Returns its id, or 0 if no books are kept.
 #[pyfunction]
 pub fn profile_new(py: Python) -> u64 {
     py.detach(|| live_books::current().map_or(0, |mut live| live.books.add_profile()))
@@ -24,7 +27,9 @@ pub fn profile_drop(py: Python, profile: u64) {
     py.detach(|| live_books::unread().map(|mut live| live.books.drop_profile(profile)));
 }
 
-/// Adds a function, by the names under which its file and itself may be recorded, and its lines; returns its index.
+/// Adds a function, by the names under which its file and itself may be recorded, and its lines.
+///
+/// Returns its index.
 #[pyfunction]
 pub fn profile_add(
     py: Python,
@@ -39,7 +44,9 @@ pub fn profile_add(
     py.detach(|| live_books::current()?.books.add_function(profile, function))
 }
 
-/// The profile counts from now on, or no longer. Returns whether the books have it.
+/// Enables or disables a profile.
+///
+/// Returns true if the books contain it.
 #[pyfunction]
 pub fn profile_enable(py: Python, profile: u64, enabled: bool) -> bool {
     py.detach(|| {
@@ -50,7 +57,7 @@ pub fn profile_enable(py: Python, profile: u64, enabled: bool) -> bool {
     })
 }
 
-/// Forgets the figures of a profile.
+/// Clears the figures of a profile.
 #[pyfunction]
 pub fn profile_clear(py: Python, profile: u64) {
     py.detach(|| {
@@ -60,7 +67,7 @@ pub fn profile_clear(py: Python, profile: u64) {
     });
 }
 
-/// The figures of all lines that ran or allocated.
+/// Returns the figures of all lines that ran or allocated.
 #[pyfunction]
 pub fn profile_figures(py: Python, profile: u64) -> Vec<FiguresRow> {
     let rows = py.detach(|| {

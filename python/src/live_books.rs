@@ -1,4 +1,4 @@
-//! The live books of this process, and the thread that keeps them up to date while tools are used.
+//! The live books of this process, and the thread that keeps them up to date while tools are in use.
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::time::Duration;
@@ -9,14 +9,16 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::library::Library;
 use memlab_protocol::c_api::Position;
 
-/// How often the thread reads, so that the library need not keep more lines than are recorded meanwhile.
+/// Interval at which the thread reads.
+///
+/// The library need only keep the lines recorded meanwhile.
 const PAUSE: Duration = Duration::from_millis(250);
-/// How many bytes are read at once.
+/// Bytes read at once.
 const BUFFER: usize = 1 << 20;
-/// Marks beyond this are worked off at once.
+/// Number of waiting marks beyond which they are processed at once.
 const MARKS: usize = 1 << 14;
 
-/// The books, and how far the recording was read.
+/// The books, and the position up to which the recording was read.
 #[derive(Default)]
 pub struct LiveBooks {
     pub books: Books,
@@ -24,11 +26,15 @@ pub struct LiveBooks {
     buffer: Vec<u8>,
 }
 
-/// The books of the process `PID`: a forked child starts its own, because a thread of the parent may have held the lock.
+/// Books of the process `PID`.
+///
+/// A forked child starts its own, because a thread of the parent may have held the lock.
 static BOOKS: AtomicPtr<Mutex<LiveBooks>> = AtomicPtr::new(std::ptr::null_mut());
 static PID: AtomicU32 = AtomicU32::new(0);
 
-/// Begins to keep books, with everything that was recorded so far. Idempotent.
+/// Starts keeping books, from everything recorded so far.
+///
+/// Idempotent.
 pub fn start() {
     if kept().is_some() || Library::get().is_none() {
         return;
@@ -44,11 +50,13 @@ pub fn start() {
             }
         }
     };
-    // Without the thread, the books are read when a tool asks.
+    // Without the thread, the books are read when a tool queries them.
     drop(std::thread::Builder::new().name("memlab-books".to_owned()).spawn(pump));
 }
 
-/// Forgets the books. Their lock is leaked: a thread may be about to take it.
+/// Drops the books.
+///
+/// Their lock is leaked, because a thread may be about to take it.
 pub fn stop() {
     if let Some(mut live) = lock() {
         *live = LiveBooks::default();
@@ -56,7 +64,7 @@ pub fn stop() {
     PID.store(0, Ordering::Release);
 }
 
-/// Whether books are kept.
+/// Returns true if books are kept.
 pub fn is_active() -> bool {
     kept().is_some()
 }
@@ -71,14 +79,14 @@ fn lock() -> Option<MutexGuard<'static, LiveBooks>> {
     kept().map(|books| books.lock())
 }
 
-/// The books with everything that was recorded until now.
+/// Returns the books, after reading everything recorded until now.
 pub fn current() -> Option<MutexGuard<'static, LiveBooks>> {
     let mut live = lock()?;
     live.read();
     Some(live)
 }
 
-/// The books as they are.
+/// Returns the books without reading.
 pub fn unread() -> Option<MutexGuard<'static, LiveBooks>> {
     lock()
 }
@@ -106,7 +114,7 @@ impl LiveBooks {
         self.books.pass_marks(self.position.bytes);
     }
 
-    /// Works off marks if many are waiting.
+    /// Processes marks if many are waiting.
     pub fn read_if_many_marks(&mut self) {
         if self.books.waiting_marks() >= MARKS {
             self.read();

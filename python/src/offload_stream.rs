@@ -7,8 +7,9 @@ use pyo3::prelude::*;
 
 use crate::error::raised;
 
-/// Copies of device memory to the host and back, in the order in which they are asked for. Without a `device`, a thread copies
-/// host memory, with at most `bytes_per_second`.
+/// Copies device memory to the host and back, in the order of the calls.
+///
+/// Without a `device`, a thread copies host memory, with at most `bytes_per_second`.
 #[pyclass(frozen, module = "memlab._native")]
 pub struct OffloadStream {
     /// `None` once it is being dropped.
@@ -31,12 +32,14 @@ impl OffloadStream {
         })
     }
 
-    /// Bytes of host memory that `grow` would add so that `nbytes` can be saved; 0 if there is a place.
+    /// Bytes of host memory that `grow` would add to save `nbytes`; 0 if a place is free.
     fn growth(&self, nbytes: u64) -> PyResult<u64> {
         Ok(self.get()?.growth(nbytes))
     }
 
-    /// Adds host memory, pinned. Raises MemoryError if the system refuses.
+    /// Adds pinned host memory.
+    ///
+    /// Raises MemoryError if the system refuses.
     fn grow(&self, py: Python, nbytes: u64) -> PyResult<()> {
         let inner = self.get()?;
         py.detach(|| inner.grow(nbytes)).map_err(raised)
@@ -48,9 +51,11 @@ impl OffloadStream {
         Ok(self.get()?.host_bytes())
     }
 
-    /// Begins to copy device memory to the host, after what is queued on `stream`. Raises MemoryError if there is no place.
+    /// Starts copying device memory to the host, after the work queued on `stream`.
     ///
-    /// The memory must stay as it is until work that waits for the copy (`HostCopy.wait_saved`).
+    /// Raises MemoryError if no place is free.
+    ///
+    /// The memory must stay unchanged until work that waits for the copy (`HostCopy.wait_saved`).
     fn save(&self, address: u64, nbytes: u64, stream: u64) -> PyResult<HostCopy> {
         // SAFETY: the caller, the rest of the package, keeps the storage until a stream waits for the copy.
         let copy = unsafe { self.get()?.save(address, nbytes, Stream(stream)) }.map_err(raised)?;
@@ -58,13 +63,15 @@ impl OffloadStream {
         Ok(HostCopy { inner })
     }
 
-    /// Whether copies are timed from now on.
+    /// Turns the timing of copies on or off.
     fn timed(&self, on: bool) -> PyResult<()> {
         self.get()?.set_timed(on);
         Ok(())
     }
 
-    /// Of the copies since `timed(True)` or the last call, None if there were none. Waits for them.
+    /// Speed of the copies since `timed(True)` or the last call; None without copies.
+    ///
+    /// Waits for them.
     fn bytes_per_second(&self, py: Python) -> PyResult<Option<f64>> {
         let inner = self.get()?;
         py.detach(|| inner.bytes_per_second()).map_err(raised)
@@ -79,13 +86,15 @@ impl OffloadStream {
 
 impl Drop for OffloadStream {
     fn drop(&mut self) {
-        // Copies under way are waited for. At the interpreter's end there is no GIL to give back.
+        // Waits for copies in progress. At the interpreter's end no GIL can be released.
         let inner = self.inner.take();
         let _ = Python::try_attach(|py| py.detach(|| drop(inner)));
     }
 }
 
-/// Bytes of device memory on the host. Its place is free again when this object is gone.
+/// Bytes of device memory on the host.
+///
+/// Dropping this object frees the place.
 #[pyclass(frozen, module = "memlab._native")]
 pub struct HostCopy {
     inner: offload_stream::HostCopy,
@@ -98,20 +107,20 @@ impl HostCopy {
         self.inner.bytes()
     }
 
-    /// Work queued on `stream` from now on waits until the bytes are on the host.
+    /// Makes later work on `stream` wait until the bytes are on the host.
     fn wait_saved(&self, py: Python, stream: u64) -> PyResult<()> {
         py.detach(|| self.inner.wait_saved(Stream(stream))).map_err(raised)
     }
 
-    /// Begins to copy the bytes to device memory, after what is queued on `stream`.
+    /// Starts copying the bytes to device memory, after the work queued on `stream`.
     ///
-    /// The memory must be nobody else's until work that waits for the copy (`wait_loaded`).
+    /// No other code may use the memory until work that waits for the copy (`wait_loaded`).
     fn load(&self, address: u64, stream: u64) -> PyResult<()> {
         // SAFETY: the caller, the rest of the package, keeps the storage until a stream waits for the copy.
         unsafe { self.inner.load(address, Stream(stream)) }.map_err(raised)
     }
 
-    /// Work queued on `stream` from now on waits for the last `load`.
+    /// Makes later work on `stream` wait for the last `load`.
     fn wait_loaded(&self, py: Python, stream: u64) -> PyResult<()> {
         py.detach(|| self.inner.wait_loaded(Stream(stream))).map_err(raised)
     }

@@ -1,5 +1,6 @@
-//! What `memlab.page` does on the host at each boundary of a module and for each tensor. From Python it would take longer than the
-//! kernels of small layers.
+//! The host's work for `memlab.page` at each module boundary and for each tensor.
+//!
+//! In Python it would take longer than the kernels of small layers.
 
 pub mod counters;
 pub mod dictionaries;

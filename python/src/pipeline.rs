@@ -10,8 +10,9 @@ use pyo3::prelude::*;
 use crate::arena::Arena;
 use crate::error::raised;
 
-/// Copies weights from an arena to a device in the order of the forward pass, ahead of the compute. Without a `device`, a
-/// thread copies to host memory, with at most `bytes_per_second`.
+/// Copies weights from an arena to a device in the order of the forward pass, ahead of the compute.
+///
+/// Without a `device`, a thread copies to host memory, with at most `bytes_per_second`.
 #[pyclass(frozen, module = "memlab._native")]
 pub struct Pipeline {
     /// `None` once it is being dropped.
@@ -34,14 +35,18 @@ impl Pipeline {
         Ok(Self { inner: Some(inner) })
     }
 
-    /// Measures bytes per second of copies from the arena to `address`. The bytes there are overwritten.
+    /// Measures the bytes per second of copies from the arena to `address`.
+    ///
+    /// Overwrites the bytes there.
     fn bandwidth(&self, py: Python, address: u64, nbytes: u64, stream: u64) -> PyResult<f64> {
         let inner = self.get()?;
         // SAFETY: the caller, the rest of the package, has the memory from a tensor that lives.
         py.detach(|| unsafe { inner.measure_bandwidth(address, nbytes, Stream(stream)) }).map_err(raised)
     }
 
-    /// Configures the pipeline again: waits for `stream` and earlier copies, then loads the units that stay.
+    /// Reconfigures the pipeline.
+    ///
+    /// Waits for `stream` and earlier copies, then loads the units that stay.
     #[allow(clippy::too_many_arguments)]
     fn configure(
         &self,
@@ -72,38 +77,38 @@ impl Pipeline {
         py.detach(|| unsafe { inner.configure(configuration, Stream(stream)) }).map_err(raised)
     }
 
-    /// A session for one thread.
+    /// Creates a session for one thread.
     fn session(&self, py: Python) -> PyResult<Session> {
         let inner = self.get()?;
         Ok(Session { inner: py.detach(|| inner.session()) })
     }
 
-    /// The weights of a unit were changed in the arena: copies it again if it is on the device.
+    /// Copies a unit again if it is on the device, because its weights were changed in the arena.
     fn reload(&self, py: Python, unit: u32, stream: u64) -> PyResult<()> {
         let inner = self.get()?;
         py.detach(|| inner.reload(unit, Stream(stream))).map_err(raised)
     }
 
-    /// Sets whether forwards that begin from now on are timed.
+    /// Turns timing on or off for forwards that begin from now on.
     fn timed(&self, py: Python, on: bool) -> PyResult<()> {
         let inner = self.get()?;
         py.detach(|| inner.set_timed(on));
         Ok(())
     }
 
-    /// Whether a forward was captured into a graph.
+    /// Returns true if a forward was captured into a graph.
     fn captured(&self, py: Python) -> PyResult<bool> {
         let inner = self.get()?;
         Ok(py.detach(|| inner.was_captured()))
     }
 
-    /// Nanoseconds of compute per point of the last timed forward, 0 for points it did not reach.
+    /// Nanoseconds of compute of each point in the last timed forward; 0 for points it did not reach.
     fn timings(&self, py: Python) -> PyResult<Vec<u64>> {
         let inner = self.get()?;
         py.detach(|| inner.timings()).map_err(raised)
     }
 
-    /// Figures since the pipeline was created.
+    /// Counts since the pipeline was created.
     fn counters(&self, py: Python) -> PyResult<HashMap<&'static str, u64>> {
         let inner = self.get()?;
         let counters = py.detach(|| inner.counters());
@@ -128,13 +133,15 @@ impl Pipeline {
 
 impl Drop for Pipeline {
     fn drop(&mut self) {
-        // Copies under way are waited for. At the interpreter's end there is no GIL to give back.
+        // Waits for copies in progress. At the interpreter's end no GIL can be released.
         let inner = self.inner.take();
         let _ = Python::try_attach(|py| py.detach(|| drop(inner)));
     }
 }
 
-/// The position of one thread in the schedule. Each thread has its own session.
+/// Position of one thread in the schedule.
+///
+/// Each thread has its own session.
 #[pyclass(module = "memlab._native")]
 pub struct Session {
     inner: pipeline::Session,
@@ -142,8 +149,10 @@ pub struct Session {
 
 #[pymethods]
 impl Session {
-    /// The thread reached a point: (units released, units acquired), or `None` if nothing changed. Work queued on `stream` from
-    /// here on may use the acquired units, and must not use the released ones.
+    /// Moves the thread to a point.
+    ///
+    /// Returns (units released, units acquired), or `None` if nothing changed. Later work on `stream` may use the acquired
+    /// units, and must not use the released ones.
     pub fn enter(&mut self, py: Python, key: i64, stream: u64) -> PyResult<Option<(Vec<u32>, Vec<u32>)>> {
         let inner = &mut self.inner;
         if inner.may_stall() {
@@ -162,7 +171,9 @@ impl Session {
         entered.map_err(|error| interrupted.unwrap_or_else(|| raised(error)))
     }
 
-    /// The outermost forward ended, with or without an error: releases all units, and loads the begin of the next forward.
+    /// Ends the outermost forward, with or without an error.
+    ///
+    /// Releases all units, and loads the first units of the next forward.
     pub fn leave(&mut self, py: Python, stream: u64) -> PyResult<Vec<u32>> {
         let inner = &mut self.inner;
         let may_stall = inner.may_stall();

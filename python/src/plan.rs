@@ -8,11 +8,11 @@ use pyo3::types::PyDict;
 
 /// Chooses which units stay on the device and where the others go in the ring.
 ///
-/// `unit_bytes`: bytes per unit. `schedule`: per point of a forward the units needed and the compute in ns (0: not known).
-/// `least_piece`: the fewest bytes of a unit that are copied without a wait. `resident`: units that must stay. `budget`: device
+/// `unit_bytes`: bytes per unit. `schedule`: per point of a forward the units needed and the compute in ns (0: unknown).
+/// `least_piece`: the fewest bytes of a unit to copy without a wait. `resident`: units that must stay. `budget`: device
 /// bytes for resident units and ring; `None`: the fewest that hide the transfers; `minimum`: two units. `capacity`: the most
-/// bytes that the device can give. `together`: sets of units that may be needed at the same time outside the points.
-/// `host_ns`, `host_copy_ns`: what the host takes to ask for a forward without copies, and for each copy; 0: not known.
+/// bytes available on the device. `together`: sets of units that may be needed at the same time outside the points.
+/// `host_ns`, `host_copy_ns`: host time to queue a forward without copies, and each copy; 0: unknown.
 #[pyfunction]
 #[pyo3(signature = (unit_bytes, schedule, resident, bytes_per_second, copy_overhead_ns, least_piece, budget, minimum, capacity, together = vec![], host_ns = 0, host_copy_ns = 0))]
 #[allow(clippy::too_many_arguments)] // Python names them.
@@ -34,7 +34,7 @@ pub fn plan<'py>(
     let bus = Bus { bytes_per_second, copy_overhead_ns, least_piece };
     let host = Host { forward_ns: host_ns, copy_ns: host_copy_ns };
     let problem = Problem { unit_bytes, points: points(schedule), together, resident, bus, host };
-    // "Two units" of a smaller budget: what fits of them.
+    // "Two units" with a smaller budget: as much of them as fits.
     let (goal, capacity) = match (budget, minimum) {
         (budget, true) => (Goal::Smallest, budget.map_or(capacity, |budget| budget.min(capacity))),
         (Some(budget), false) => (Goal::Budget(budget), capacity),

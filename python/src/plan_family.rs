@@ -1,4 +1,4 @@
-//! What a program takes at any batch size, from recordings at some; and cards by name.
+//! Memory of a program at any batch size, from recordings at several; and cards by name.
 
 use std::path::PathBuf;
 
@@ -17,8 +17,10 @@ pub struct PlanFamily {
 /// (file, line, function); `None`: outside Python.
 type LineName = Option<(String, Option<u32>, String)>;
 
-/// (allocated, steps that had ended, phase, the line that asked for the last block, its layer, and (name, bytes, blocks) by
-/// category, line and layer). A layer is `None` outside of all.
+/// (allocated, completed steps, phase, line of the last allocation, its layer, and (name, bytes, blocks) by category, line
+/// and layer).
+///
+/// A layer is `None` outside of all layers.
 type Peak = (
     u64,
     usize,
@@ -32,8 +34,9 @@ type Peak = (
 
 #[pymethods]
 impl PlanFamily {
-    /// Reads the traces of one program: (batch size, file), two or more. `harness`: the folder of code that only runs the program.
-    /// Its lines count where no others are on the stack.
+    /// Reads the traces of one program: (batch size, file), two or more.
+    ///
+    /// `harness` is the folder of code that only runs the program. Its lines count only if no other lines are on the stack.
     #[new]
     fn new(py: Python, traces: Vec<(u64, PathBuf)>, harness: String) -> PyResult<PlanFamily> {
         let read = |(batch, path): (u64, PathBuf)| match Recording::read_under(&path, &harness) {
@@ -47,46 +50,48 @@ impl PlanFamily {
         program.map(|program| PlanFamily { program }).map_err(PyValueError::new_err)
     }
 
-    /// The batch sizes of the traces, in order.
+    /// Batch sizes of the traces, in order.
     #[getter]
     fn recorded_batches(&self) -> Vec<u64> {
         self.program.recorded_batches()
     }
 
-    /// Whether a batch size is so far from the recorded ones that kernels may choose other ways.
+    /// Returns true if a batch size is so far from the recorded ones that kernels may choose other algorithms.
     fn is_far(&self, batch: u64) -> bool {
         self.program.is_far(batch)
     }
 
-    /// Bytes of the device that were held outside PyTorch's allocator: libraries.
+    /// Bytes of the device held outside PyTorch's allocator, by libraries.
     #[getter]
     fn outside(&self) -> u64 {
         self.program.last().recording.outside
     }
 
-    /// Of the two recordings that a batch size is planned from: (how many allocations at the larger batch have no counterpart at
-    /// the smaller one, how many there are, the most bytes of the former at once, the smaller batch, the larger).
+    /// Returns, for the two recordings from which a batch size is planned: (number of allocations at the larger batch
+    /// without a counterpart at the smaller one, number of all allocations, peak bytes of the former, the smaller batch, the
+    /// larger).
     fn unmatched(&self, batch: u64) -> (usize, usize, u64, u64, u64) {
         let (family, _) = self.program.at(Some(batch));
         let (low, high) = family.recorded_batches().unwrap_or_default();
         (family.unmatched, family.recording.allocations.len(), family.unmatched_bytes, low, high)
     }
 
-    /// Lines that read values back from the device, and how often each did.
+    /// Lines that read values back from the device, and the number of reads of each.
     #[getter]
     fn read_backs(&self) -> Vec<(LineName, u64)> {
         let read_backs = self.program.last().recording.read_backs.iter();
         read_backs.map(|read| (read.line.as_deref().map(line_name), read.count)).collect()
     }
 
-    /// What the trace says of itself.
+    /// Warnings of the trace about itself.
     #[getter]
     fn warnings(&self) -> Vec<String> {
         self.program.last().recording.model.warnings().to_vec()
     }
 
-    /// (allocated, reserved, memory of the smallest card, steadiness, bytes that each step keeps). `context`: bytes of the
-    /// card that are neither the allocator's nor the libraries'.
+    /// Returns (allocated, reserved, memory of the smallest card, steadiness, bytes that each step keeps).
+    ///
+    /// `context`: bytes of the card that belong neither to the allocator nor to the libraries.
     fn needs(
         &self,
         py: Python,
@@ -106,13 +111,13 @@ impl PlanFamily {
         Ok((counters.allocated.peak, counters.reserved.peak, needs.least, steadiness, kept))
     }
 
-    /// The largest batch that runs on a card with `memory` bytes; 0 if none does.
+    /// Returns the largest batch that runs on a card with `memory` bytes; 0 if none does.
     fn largest_batch(&self, py: Python, memory: u64, settings: &str, context: u64) -> PyResult<u64> {
         let search = self.search(settings, context)?;
         Ok(py.detach(|| search.largest_batch(memory)))
     }
 
-    /// What is held when most is allocated.
+    /// Returns the memory at the peak of allocated bytes.
     fn peak(&self, py: Python, batch: u64, settings: &str) -> PyResult<Peak> {
         let search = self.search(settings, 0)?;
         let view = py.detach(|| {
@@ -134,7 +139,7 @@ impl PlanFamily {
         ))
     }
 
-    /// The most bytes at once of tensors that autograd saves, in one step.
+    /// Returns the peak bytes of tensors that autograd saves, in one step.
     fn activation_bytes(&self, batch: u64) -> u64 {
         let (family, batch) = self.program.at(Some(batch));
         family.recording.most_held_in_first_step(Category::Activation, &family.sizes(batch))
@@ -160,7 +165,7 @@ fn layer_name(layer: &BlockLayer) -> Option<String> {
     layer.name.as_deref().map(str::to_owned)
 }
 
-/// (name as CUDA has it, bytes, bytes of the context, whether these were measured) of a card by its name or size.
+/// Returns (name as in CUDA, bytes, bytes of the context, true if these were measured) of a card by its name or size.
 #[pyfunction]
 pub fn card(text: &str) -> PyResult<(String, u64, u64, bool)> {
     let model = simgpu_cards::find(text).map_err(|error| PyValueError::new_err(error.to_string()))?;

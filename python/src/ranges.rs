@@ -1,4 +1,6 @@
-//! Ranges that the program names, for `memlab.annotate`. Nothing happens if libmemlab.so is not in the process.
+//! Ranges that the program names, for `memlab.annotate`.
+//!
+//! Has no effect if libmemlab.so is not in the process.
 
 use std::ffi::CString;
 
@@ -6,7 +8,9 @@ use pyo3::prelude::*;
 
 use crate::library::Library;
 
-/// Enters a range on this thread. What is after a NUL in its name is cut off.
+/// Enters a range on this thread.
+///
+/// Its name ends at the first NUL.
 #[pyfunction]
 pub fn range_push(name: &str) {
     if let Some(library) = Library::get_if_loaded() {

@@ -5,12 +5,15 @@ use pyo3::prelude::*;
 
 use crate::error::raised;
 
-/// (nanoseconds, inputs, outputs, whether it can run again): values are numbered.
+/// (nanoseconds, inputs, outputs, true if it can run again).
+///
+/// Values are numbered.
 type OperationTuple = (u64, Vec<usize>, Vec<usize>, bool);
 
-/// Which operations of a forward to run again in backward, and which values to store: (repeated, stored).
+/// Chooses the operations of a forward to run again in backward, and the values to store: (repeated, stored).
 ///
-/// `values`: (bytes, whether backward needs it). `room`: bytes that can be stored for nothing; each more takes `ns_per_byte`.
+/// `values`: (bytes, true if backward needs it). `room`: bytes that can be stored at no cost; each byte beyond takes
+/// `ns_per_byte`.
 #[pyfunction]
 pub fn choose_recomputation(
     py: Python,

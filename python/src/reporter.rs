@@ -1,5 +1,6 @@
-//! What `memlab.MemReporter` does with all objects of a process, all of its tensors, and all blocks of a device: in loops here,
-//! because a call from Python for each costs more than its answer.
+//! Native loops of `memlab.MemReporter` over all objects of a process, all of its tensors, and all blocks of a device.
+//!
+//! From Python, each call would cost more than its work.
 
 pub mod blocks;
 pub mod classes;

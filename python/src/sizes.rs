@@ -1,4 +1,4 @@
-//! The grammar of sizes that the command and the environment have, for Python.
+//! The grammar of sizes of the command and the environment, for Python.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -13,7 +13,7 @@ pub fn format_size(nbytes: u64) -> String {
     memlab_units::format::size(nbytes)
 }
 
-/// Two decimals and the letter of the largest binary unit that fits: sizes as pytorch_memlab's tables have them.
+/// Formats a size with two decimals and the letter of the largest binary unit that fits, as in pytorch_memlab's tables.
 #[pyfunction]
 pub fn short_size(nbytes: i64) -> String {
     let units = [(40, 'T'), (30, 'G'), (20, 'M'), (10, 'K')];

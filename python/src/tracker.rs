@@ -1,4 +1,6 @@
-//! What `memlab.tracker` and `memlab.watch` answer: plain tuples, which the package gives names.
+//! Answers of `memlab.tracker` and `memlab.watch`, as plain tuples.
+//!
+//! The package gives them names.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -20,14 +22,14 @@ type WatchedLineRow = (Option<String>, Option<u32>, Option<String>, Option<Strin
 /// A layer of a watched block: root, name and class, then at_start, at_peak, at_end.
 type WatchedLayerRow = (Option<String>, Option<String>, Option<String>, u64, u64, u64);
 
-/// A point of a watched block's timeline: nanoseconds since its begin; allocated: least, most, last; the most reserved.
+/// A point of a watched block's timeline: nanoseconds since its start; allocated: least, most, last; the most reserved.
 type PointRow = (u64, u64, u64, u64, u64);
 
 fn unix_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 
-/// Runs without the GIL where much is to be read first.
+/// Runs without the GIL, because reading the backlog may take long.
 fn with_books<T>(py: Python, look: impl FnOnce(&mut memlab_live::Books) -> T + Send) -> Option<T>
 where
     T: Send,
@@ -50,7 +52,7 @@ pub fn books_active() -> bool {
     live_books::is_active()
 }
 
-/// Why the recording cannot be read; None: it can.
+/// Reason why the recording cannot be read; None: it can.
 #[pyfunction]
 pub fn books_error() -> Option<String> {
     live_books::unread()?.books.error().map(ToString::to_string)
@@ -59,7 +61,7 @@ pub fn books_error() -> Option<String> {
 /// Allocated, reserved, used, peak allocated, peak reserved.
 #[pyfunction]
 pub fn totals(device: i32) -> (u64, u64, u64, u64, u64) {
-    // With the GIL, which costs more to release than this usually takes; a long backlog is the thread's.
+    // Holds the GIL, because releasing it costs more than this usually takes. The thread processes a long backlog.
     let Some(live) = live_books::current() else { return (0, 0, 0, 0, 0) };
     let (now, most) = (live.books.model().totals(device), live.books.model().peaks(device));
     (now.allocated_bytes, now.reserved_bytes, now.used_bytes, most.allocated_bytes, most.reserved_bytes)
@@ -73,32 +75,34 @@ pub fn peak(py: Python, device: i32) -> (u64, u64, u64, f64, u64) {
     (view.peak_allocated_bytes, view.reserved_bytes_at_peak, view.used_bytes_at_peak, time_s, view.peak_step)
 }
 
-/// Begins the peaks of a device (None: of all) again.
+/// Resets the peaks of a device, or of all devices with None.
 #[pyfunction]
 #[pyo3(signature = (device = None))]
 pub fn reset_peak(py: Python, device: Option<i32>) {
     with_books(py, |books| books.reset_peaks(device));
 }
 
-/// Seconds since the recording began at its latest event.
+/// Seconds from the start of the recording to its latest event.
 #[pyfunction]
 pub fn latest_time(py: Python) -> f64 {
     with_books(py, |books| books.model().time()).unwrap_or(0) as f64 / 1e9
 }
 
-/// How many events are missing, because they came faster than the recording could be kept small.
+/// Number of missing events.
+///
+/// They came faster than the recording could be kept small.
 #[pyfunction]
 pub fn lost_events(py: Python) -> u64 {
     with_books(py, |books| books.model().lost_events()).unwrap_or(0)
 }
 
-/// The indexes of the devices seen.
+/// Indices of the devices seen.
 #[pyfunction]
 pub fn devices(py: Python) -> Vec<i32> {
     with_books(py, |books| books.model().devices().iter().map(|device| device.index).collect()).unwrap_or_default()
 }
 
-/// The name of a device and its memory in bytes; None and 0 if the driver was not asked.
+/// Name of a device and its memory in bytes; None and 0 if the driver was not queried.
 #[pyfunction]
 pub fn device_facts(py: Python, device: i32) -> (Option<String>, u64) {
     let view = with_books(py, |books| books.model().device(device)).flatten().unwrap_or_default();
@@ -179,7 +183,7 @@ fn layer_names(view: &LayerView) -> (Option<String>, Option<String>, Option<Stri
     (text(&view.root_name), text(&view.name), text(&view.class))
 }
 
-/// Category, live, at_peak, in the order in which they are shown.
+/// Category, live, at_peak, in display order.
 #[pyfunction]
 pub fn categories(py: Python, device: i32) -> Vec<(&'static str, u64, u64)> {
     let rows = with_books(py, |books| {
@@ -208,7 +212,9 @@ fn block_row(block: &BlockView, model: &Model) -> BlockRow {
     (block.address, block.bytes, block.category.as_str(), file, number, function, layer, block.phase.as_str())
 }
 
-/// Begins to watch; returns the watch's id, 0 if no books are kept.
+/// Starts a watch.
+///
+/// Returns its id, or 0 if no books are kept.
 #[pyfunction]
 pub fn watch_begin(py: Python) -> u64 {
     with_books(py, |books| books.begin_watch(unix_ns())).unwrap_or(0)
@@ -224,8 +230,8 @@ pub fn watch_drop(py: Python, watch: u64) {
     py.detach(|| live_books::unread().map(|mut live| live.books.drop_watch(watch)));
 }
 
-/// The figures of a watched block: allocated at its start, at its peak, at its end or now; reserved at its peak; whether
-/// events are missing.
+/// Figures of a watched block: allocated at its start, at its peak, at its end or now; reserved at its peak; true if events
+/// are missing.
 #[pyfunction]
 pub fn watch_figures(py: Python, watch: u64, device: i32) -> (u64, u64, u64, u64, bool) {
     let figures = with_books(py, |books| {
@@ -237,8 +243,8 @@ pub fn watch_figures(py: Python, watch: u64, device: i32) -> (u64, u64, u64, u64
     figures.flatten().unwrap_or_default()
 }
 
-/// A watched block over time: how long it took, or has taken until now, when its peak was, and the width of a point, in
-/// nanoseconds; the points.
+/// A watched block over time: its duration (so far), the time of its peak and the width of a point, in nanoseconds; the
+/// points.
 #[pyfunction]
 pub fn watch_timeline(py: Python, watch: u64, device: i32) -> (u64, u64, u64, Vec<PointRow>) {
     let timeline = with_books(py, |books| {
@@ -257,7 +263,7 @@ pub fn watch_timeline(py: Python, watch: u64, device: i32) -> (u64, u64, u64, Ve
     timeline.flatten().unwrap_or_default()
 }
 
-/// Category, at the peak and at the end of a watched block, in the order in which they are shown.
+/// Category, at the peak and at the end of a watched block, in display order.
 #[pyfunction]
 pub fn watch_categories(py: Python, watch: u64, device: i32) -> Vec<(&'static str, u64, u64)> {
     let rows = with_books(py, |books| {
@@ -267,7 +273,7 @@ pub fn watch_categories(py: Python, watch: u64, device: i32) -> Vec<(&'static st
     rows.flatten().unwrap_or_default()
 }
 
-/// The lines that held memory in a watched block, the largest at its peak first.
+/// Lines that held memory in a watched block, the largest at its peak first.
 #[pyfunction]
 pub fn watch_lines(py: Python, watch: u64, device: i32) -> Vec<WatchedLineRow> {
     let rows = with_books(py, |books| {
@@ -282,7 +288,7 @@ pub fn watch_lines(py: Python, watch: u64, device: i32) -> Vec<WatchedLineRow> {
     rows.flatten().unwrap_or_default()
 }
 
-/// The layers that held memory in a watched block, the largest at its peak first.
+/// Layers that held memory in a watched block, the largest at its peak first.
 #[pyfunction]
 pub fn watch_layers(py: Python, watch: u64, device: i32) -> Vec<WatchedLayerRow> {
     let rows = with_books(py, |books| {

@@ -1,4 +1,6 @@
-//! What `memlab.InfinityBatch` says of its steps to the recording. Nothing happens if libmemlab.so is not in the process.
+//! Steps that `memlab.InfinityBatch` reports to the recording.
+//!
+//! Has no effect if libmemlab.so is not in the process.
 
 use std::ffi::{CString, c_char, c_int};
 use std::ptr;
@@ -8,13 +10,13 @@ use pyo3::prelude::*;
 use crate::library::Library;
 use memlab_protocol::c_api::Trained;
 
-/// The optimizer steps that have ended in the recording; None if libmemlab.so is not in the process.
+/// Number of optimizer steps that have ended in the recording; None if libmemlab.so is not in the process.
 #[pyfunction]
 pub fn steps_recorded() -> Option<u64> {
     Library::get_if_loaded().map(Library::steps)
 }
 
-/// Adds what a training did in a step to the recording.
+/// Adds a training step to the recording.
 #[pyfunction]
 #[pyo3(signature = (step, *, epoch, batch, phase, samples, seconds, loss, way, pieces, offloaded_nbytes))]
 #[expect(clippy::too_many_arguments, reason = "one per entry of the record")]

@@ -1,4 +1,4 @@
-"""Criteria with outputs and targets that fit, and what the whole batch gives: for tests of batches in pieces."""
+"""Criteria with matching outputs and targets, and the full-batch result, for micro-batch tests."""
 
 import functools
 
@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 BATCH, CLASSES = 13, 5
-# Even but for a remainder, uneven, and with a remainder of one sample.
+# Micro-batch sizes: even except for a remainder, uneven, and with a remainder of one sample.
 PIECES = [5, 4, 6, 1]
 
 
@@ -22,7 +22,7 @@ def model_for(outputs):
 
 IMAGES = torch.randn(BATCH, 7, generator=numbers(1), dtype=torch.float64)
 LABELS = torch.randint(0, CLASSES, (BATCH,), generator=numbers(2))
-# The first five are ignored, so that with pieces of 4 or 5 there is one without any target.
+# The first five are ignored: with micro-batches of 4 or 5, one has no target.
 SOME_IGNORED = LABELS.where(torch.arange(BATCH) >= 5, -100)
 WEIGHTS = torch.tensor([0.3, 2.0, 1.0, 0.7, 1.9], dtype=torch.float64)
 VALUES = torch.randn(BATCH, CLASSES, generator=numbers(3), dtype=torch.float64)
@@ -32,7 +32,7 @@ ZEROS_AND_ONES = torch.randint(0, 2, (BATCH, CLASSES), generator=numbers(6)).dou
 
 
 class Given(nn.Module):
-    """A model whose outputs, of one tensor, go to a criterion in the form that this wants."""
+    """A model that passes its single output tensor to a criterion in the form that the criterion expects."""
 
     def __init__(self, form, first=None):
         super().__init__()
@@ -91,14 +91,14 @@ CRITERIA = {
 
 
 def whole(model, inputs, loss):
-    """Loss and gradients of the whole batch at once."""
+    """Loss and gradients of the full batch in one pass."""
     value = loss(model(inputs))
     gradients = torch.autograd.grad(value, list(model.parameters()))
     return value.detach(), list(gradients)
 
 
 def difference(model, value, expected):
-    """The relative errors of the loss and of all gradients, added up; NaN if there is one."""
+    """Sum of the relative errors of the loss and of all gradients; NaN if one of them is NaN."""
     loss, gradients = expected
     ours = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
     theirs = torch.cat([gradient.flatten() for gradient in gradients])
@@ -106,6 +106,6 @@ def difference(model, value, expected):
 
 
 def contrastive(outputs):
-    """Each sample against all others."""
+    """Contrasts each sample with all others."""
     first, second = functional.normalize(outputs[:, :2], dim=-1), functional.normalize(outputs[:, 2:4], dim=-1)
     return functional.cross_entropy(first @ second.T / 0.1, torch.arange(len(outputs)))

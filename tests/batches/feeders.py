@@ -1,10 +1,10 @@
-"""Feeders for the tests: small ones, whose samples tell which they are."""
+"""Small feeders for the tests, whose samples contain their own numbers."""
 
 import memlab
 import pytest
 import readers
 
-# Who reads: the loop itself, threads, worker processes.
+# Readers: the loop itself, threads, worker processes.
 READERS = {"inline": (0, False), "threads": (3, False), "processes": (2, True)}
 EACH_READER = pytest.mark.parametrize("workers, processes", READERS.values(), ids=READERS)
 
@@ -22,5 +22,5 @@ def feeder_of(
 
 
 def rows(epoch):
-    """All rows of an epoch, as (sample, value, label)."""
+    """All rows of an epoch as (sample, value, label)."""
     return [(*x.tolist(), y.item()) for inputs, outputs in epoch for x, y in zip(inputs, outputs, strict=True)]

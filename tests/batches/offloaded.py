@@ -1,4 +1,4 @@
-"""Helpers for the tests of offload_activations: trainings in its block, and the same without it."""
+"""Helpers for the tests of offload_activations: training inside its block, and the same training without it."""
 
 import contextlib
 import copy
@@ -10,12 +10,12 @@ import torch
 from memlab._activations import copy_streams, forward_histories, forward_profile, offloaded_forward, storage_contents
 from torch import nn
 
-# All stages: two forwards that learn, one that plans, and two with the plan and the order of the one before.
+# All stages: two forwards record, one plans, and two use the plan and the order of the previous step.
 STEPS = 5
 
 
 class Ways:
-    """A block around forwards, and what it has done."""
+    """Makes the block around each forward, and counts recomputations and copies."""
 
     def __init__(self, way, monkeypatch):
         self.recompute, self.repeats, self.copies, self.budget = way != "copies", 0, 0, "24KiB"
@@ -37,7 +37,7 @@ class Ways:
 
 
 def everything(operations, values, room, price):
-    """In the place of `_native.choose_recomputation`: all that can be is computed again."""
+    """Replaces `_native.choose_recomputation`: recomputes every repeatable operation."""
     return [is_repeatable for *_, is_repeatable in operations], [is_saved for _, is_saved in values]
 
 
@@ -45,9 +45,10 @@ WAYS = ["copies", "recomputation", "everything again"]
 
 
 def around_forwards(request, monkeypatch):
-    """The block, for tensors of any size: it copies; computes again what is chosen as copies are slow; or all it can."""
+    """Makes the block for tensors of any size: it only copies, recomputes what pays off with slow copies, or recomputes
+    everything."""
     monkeypatch.setattr(offloaded_forward, "SMALLEST", 256)
-    # Operations take a microsecond each.
+    # Each operation takes one microsecond.
     clock = types.SimpleNamespace(perf_counter_ns=itertools.count(0, 1000).__next__)
     monkeypatch.setattr(forward_profile, "time", clock)
     monkeypatch.setattr(forward_histories, "_ALL", {})
@@ -81,7 +82,7 @@ def same(ours, theirs):
 
 
 def train(model, loss_of, around, steps=STEPS, backward=lambda loss: loss.backward()):
-    """Steps of SGD; returns losses, gradients and buffers of each."""
+    """Trains with SGD; returns the losses, gradients and buffers of each step."""
     seen = []
     for step in range(steps):
         torch.manual_seed(step)
@@ -98,7 +99,7 @@ def train(model, loss_of, around, steps=STEPS, backward=lambda loss: loss.backwa
 
 
 def check(block, model, loss_of, steps=STEPS, **options):
-    """Trains a model in the block, and a twin without it: all is equal."""
+    """Trains a model in the block and a twin without it; asserts that all results are equal."""
     twin = copy.deepcopy(model)
     expected = train(twin, loss_of, contextlib.nullcontext, steps, **options)
     same(train(model, loss_of, block, steps, **options), expected)

@@ -1,4 +1,4 @@
-"""Readers for the feeder's tests: functions of a module, which worker processes can import."""
+"""Readers for the feeder's tests: module-level functions, which worker processes can import."""
 
 import itertools
 import os
@@ -10,7 +10,7 @@ from waiting import wait_until
 
 
 def twin(number, value):
-    """An array of two numbers that tell which sample and which value it is."""
+    """An array of two numbers that identify the sample and the value."""
     return np.array([number, value], dtype=np.float64)
 
 
@@ -47,7 +47,7 @@ _READ = itertools.count()
 
 
 def who_reads_beside_another(path):
-    """From its process's third sample on, waits until another process has read one. (The first reader of all is alone.)"""
+    """From its process's third sample on, waits until another process has read one. (The first reader starts alone.)"""
     folder, number = Path(path).parent, int(Path(path).name)
     (folder / f"reader-{os.getpid()}").touch()
     if next(_READ) >= 2:
@@ -56,7 +56,7 @@ def who_reads_beside_another(path):
 
 
 def fails_once(path):
-    """A reader that fails for a sample as long as there is a file of its name."""
+    """A reader that fails for a sample while a file with the sample's name exists."""
     if Path(path).exists():
         Path(path).unlink()
         raise OSError("the disk was away")
@@ -64,7 +64,7 @@ def fails_once(path):
 
 
 def dies_once(path):
-    """A reader that kills its process for a sample as long as there is a file of its name."""
+    """A reader that kills its process for a sample while a file with the sample's name exists."""
     if Path(path).exists():
         Path(path).unlink()
         os._exit(7)
@@ -84,7 +84,7 @@ def no_label(identity):
 
 
 def endless(path):
-    """Never ends, and makes a file when it begins."""
+    """Creates a file when it begins, and never ends."""
     Path(path).touch()
     while True:
         time.sleep(0.1)

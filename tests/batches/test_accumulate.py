@@ -1,4 +1,4 @@
-"""`memlab.accumulate`: the gradients of the whole batch, from pieces."""
+"""`memlab.accumulate`: full-batch gradients from micro-batches."""
 
 import copy
 import itertools
@@ -34,14 +34,14 @@ pytestmark = pytest.mark.usefixtures("in_double_precision")
 
 @pytest.mark.parametrize("size", PIECES)
 def test_a_loss_that_compares_samples(size):
-    # GIVEN a contrastive loss; WHEN the batch goes through in pieces; THEN each is compared with all samples
+    # GIVEN a contrastive loss; WHEN the batch runs in micro-batches; THEN the loss compares each sample with all samples
     model = model_for(CLASSES)
     expected = whole(model, IMAGES, contrastive)
     value = package.accumulate(model, IMAGES, contrastive, micro_batch=size)
     assert difference(model, value, expected) <= 1e-13
 
 
-def test_a_loss_with_parameters_of_its_own():
+def test_a_loss_with_its_own_parameters():
     # GIVEN a learnt temperature
     model, temperature = model_for(CLASSES), nn.Parameter(torch.tensor(0.5))
 
@@ -50,13 +50,13 @@ def test_a_loss_with_parameters_of_its_own():
 
     loss = loss_fn(model(IMAGES))
     (expected,) = torch.autograd.grad(loss, temperature)
-    # WHEN the batch goes through in pieces; THEN it has its gradient, once
+    # WHEN the batch runs in micro-batches; THEN the temperature gets its gradient once
     package.accumulate(model, IMAGES, loss_fn, micro_batch=4)
     assert torch.allclose(temperature.grad, expected, rtol=1e-13)
 
 
 class Dropping(nn.Module):
-    """A model with random numbers, which remembers its masks."""
+    """A model with random numbers that records its masks."""
 
     def __init__(self):
         super().__init__()
@@ -70,21 +70,21 @@ class Dropping(nn.Module):
 
 @pytest.mark.parametrize("loss_fn", [contrastive, nn.MSELoss()], ids=["replay", "micro-batches"])
 def test_random_numbers_are_the_same_in_both_forwards(loss_fn):
-    # GIVEN a model with dropout, WHEN a batch goes through in pieces
+    # GIVEN a model with dropout, WHEN a batch runs in micro-batches
     torch.manual_seed(0)
     model = Dropping()
     torch.manual_seed(3)
     targets = None if loss_fn is contrastive else VALUES
     value = package.accumulate(model, IMAGES, loss_fn, targets=targets, micro_batch=4)
     after = torch.rand(())
-    # THEN the second forward of a piece draws what its first drew, and the program goes on with numbers that were not used
+    # THEN the second forward of a micro-batch draws the numbers of its first, and the program continues with unused numbers
     drawn = model.masks[:4]
     if loss_fn is contrastive:
         assert all(torch.equal(one, other) for one, other in zip(drawn, model.masks[4:], strict=True))
     torch.manual_seed(3)
     assert all(torch.equal((torch.rand(len(mask), 16) > 0.4) / 0.6, mask) for mask in drawn)
     assert torch.rand(()) == after
-    # AND the gradients are those of the whole batch with these masks
+    # AND the gradients equal those of the full batch with these masks
     mask = torch.cat(drawn)
     outputs = model.last(model.first(IMAGES).tanh() * mask)
     loss = loss_fn(outputs) if targets is None else loss_fn(outputs, targets)
@@ -92,7 +92,7 @@ def test_random_numbers_are_the_same_in_both_forwards(loss_fn):
 
 
 class Spectral(nn.Module):
-    """A model whose buffers are written in forward, but not by what the samples are."""
+    """A model whose forward writes buffers that do not depend on the samples."""
 
     def __init__(self):
         super().__init__()
@@ -107,14 +107,14 @@ class Spectral(nn.Module):
 
 @pytest.mark.parametrize("loss_fn", [contrastive, nn.MSELoss()], ids=["replay", "micro-batches"])
 def test_buffers_are_written_as_by_one_forward(loss_fn):
-    # GIVEN spectral normalisation, whose vectors move in each forward, and a counter; and a twin
+    # GIVEN spectral normalisation, whose vectors change in each forward, a counter, and a twin
     model = Spectral()
     twin = copy.deepcopy(model)
     targets = None if loss_fn is contrastive else VALUES
     outputs = twin(IMAGES)
     loss = loss_fn(outputs) if targets is None else loss_fn(outputs, targets)
     loss.backward()
-    # WHEN the batch goes through in pieces, THEN gradients and buffers are those of one forward
+    # WHEN the batch runs in micro-batches, THEN gradients and buffers equal those of one forward
     package.accumulate(model, IMAGES, loss_fn, targets=targets, micro_batch=3)
     for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
         assert torch.allclose(ours.grad, theirs.grad, rtol=1e-12, atol=1e-15)
@@ -124,7 +124,7 @@ def test_buffers_are_written_as_by_one_forward(loss_fn):
 
 
 @pytest.mark.parametrize("loss_fn", [contrastive, nn.MSELoss()], ids=["replay", "micro-batches"])
-def test_what_depends_on_all_samples_is_refused(loss_fn):
+def test_models_that_depend_on_all_samples_are_refused(loss_fn):
     # GIVEN BatchNorm, and a running mean of another kind
     class Running(nn.Module):
         def __init__(self):
@@ -143,19 +143,19 @@ def test_what_depends_on_all_samples_is_refused(loss_fn):
         (normalised, "1 is a BatchNorm1d in training"),
         (Running(), "the buffer mean depends on the samples"),
     ):
-        # THEN pieces are refused, and a whole batch is not
+        # THEN micro-batches are refused, and a full batch is not
         with pytest.raises(RuntimeError, match=why):
             package.accumulate(model, IMAGES, loss_fn, targets=targets, micro_batch=4, batchnorm="refuse")
         package.accumulate(model, IMAGES, loss_fn, targets=targets, micro_batch=BATCH)
-    # AND with exact=False it is done, and said
+    # AND exact=False computes them with a warning
     with pytest.warns(UserWarning, match="exact=False: 1 is a BatchNorm1d"):
         package.accumulate(normalised, IMAGES, loss_fn, targets=targets, micro_batch=5, exact=False)
-    # AND in eval mode nothing is in the way
+    # AND in eval mode micro-batches are allowed
     package.accumulate(normalised.eval(), IMAGES, loss_fn, targets=targets, micro_batch=4)
 
 
 def test_a_model_that_remembers_is_refused():
-    # GIVEN a model that gives something else whenever it is called
+    # GIVEN a model that returns different outputs at each call
     class Remembering(nn.Linear):
         calls = 0
 
@@ -165,14 +165,14 @@ def test_a_model_that_remembers_is_refused():
 
     torch.manual_seed(0)
     model = Remembering(7, CLASSES)
-    # THEN replay says so, before there are wrong gradients
+    # THEN replay reports it before any wrong gradient exists
     with pytest.raises(RuntimeError, match="gives other outputs when the same samples"):
         package.accumulate(model, IMAGES, contrastive, micro_batch=5)
     assert model.weight.grad is None
 
 
 def test_half_precision_is_summed_in_float32():
-    # GIVEN a model in bfloat16 and many pieces
+    # GIVEN a model in bfloat16 and many micro-batches
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(7, 64), nn.GELU(), nn.Linear(64, CLASSES))
     images, values = torch.randn(256, 7), torch.randn(256, CLASSES)
@@ -185,11 +185,11 @@ def test_half_precision_is_summed_in_float32():
         return float(sum((one.grad.double() - other.grad).norm() for one, other in pairs))
 
     one, other = copy.deepcopy(model).bfloat16(), copy.deepcopy(model).bfloat16()
-    # WHEN they are added up, by memlab and by hand
+    # WHEN memlab and a plain loop accumulate them
     package.accumulate(one, rounded_images, nn.MSELoss(), targets=rounded_values, micro_batch=1)
     for image, value in zip(rounded_images.split(1), rounded_values.split(1), strict=True):
         (nn.MSELoss()(other(image), value) / 256).backward()
-    # THEN memlab's sum is no worse than the whole batch's gradient in bfloat16, and by hand it is several times worse
+    # THEN memlab's sum is no worse than the full batch's gradient in bfloat16, and the plain loop's is several times worse
     at_once = copy.deepcopy(model).bfloat16()
     nn.MSELoss()(at_once(rounded_images), rounded_values).backward()
     assert error(one) <= 1.1 * error(at_once)
@@ -197,7 +197,7 @@ def test_half_precision_is_summed_in_float32():
 
 
 def test_targets_are_counted_beyond_what_half_precision_can():
-    # GIVEN outputs in bfloat16 for more targets than it can count, pieces of different counts
+    # GIVEN outputs in bfloat16 for more targets than bfloat16 can count, and micro-batches with different counts
     torch.manual_seed(0)
     model = nn.Linear(4, 3).bfloat16()
     images, labels = torch.randn(3, 4).bfloat16(), torch.randint(0, 3, (3, 1001))
@@ -211,7 +211,7 @@ def test_targets_are_counted_beyond_what_half_precision_can():
         def forward(self, x):
             return self.inner(x)[..., None].expand(-1, -1, 1001)
 
-    # WHEN they go through one by one; THEN the loss is the whole batch's to bfloat16's rounding of one loss
+    # WHEN samples run one by one; THEN the loss is that of the full batch, up to bfloat16's rounding of one loss
     value = package.accumulate(Spread(), images, nn.CrossEntropyLoss(), targets=labels, micro_batch=1)
     whole = functional.cross_entropy(model(images).detach().double()[..., None].expand(-1, -1, 1001), labels)
     assert value.dtype == torch.float32
@@ -219,19 +219,19 @@ def test_targets_are_counted_beyond_what_half_precision_can():
 
 
 def test_gradients_add_to_those_that_are_there():
-    # GIVEN gradients of a batch before
+    # GIVEN gradients of a previous batch
     for loss_fn, targets in ((contrastive, None), (nn.MSELoss(), VALUES)):
         model = model_for(CLASSES)
         package.accumulate(model, IMAGES, loss_fn, targets=targets, micro_batch=4)
         once = [parameter.grad.clone() for parameter in model.parameters()]
-        # WHEN another follows; THEN they are the sum
+        # WHEN another batch follows; THEN the gradients are the sum
         package.accumulate(model, IMAGES, loss_fn, targets=targets, micro_batch=6)
         for parameter, gradient in zip(model.parameters(), once, strict=True):
             assert torch.allclose(parameter.grad, 2 * gradient, rtol=1e-12)
 
 
 def test_nested_inputs_and_tied_weights():
-    # GIVEN a model with tied weights that takes named tensors, one of which has no sample dimension
+    # GIVEN a model with tied weights and named input tensors, one of which has no sample dimension
     class Tied(nn.Module):
         def __init__(self):
             super().__init__()
@@ -254,27 +254,27 @@ def test_nested_inputs_and_tied_weights():
     targets = {"next": tokens.roll(1, 1)}
     loss = loss_fn(model(**inputs), targets)
     expected = loss.detach(), torch.autograd.grad(loss, list(model.parameters()))
-    # WHEN it goes through in pieces; THEN it is as whole
+    # WHEN it runs in micro-batches; THEN loss and gradients equal those of the full batch
     value = package.accumulate(model, inputs, loss_fn, targets=targets, micro_batch=5)
     assert difference(model, value, expected) <= 1e-13
 
 
 @pytest.mark.parametrize("loss_fn", [contrastive, nn.MSELoss()], ids=["replay", "micro-batches"])
 def test_gradients_reach_what_has_computed_the_inputs(loss_fn):
-    # GIVEN inputs that another model has made
+    # GIVEN inputs from another model
     torch.manual_seed(0)
     model, encoder = model_for(CLASSES), nn.Linear(7, 7)
     targets = None if loss_fn is contrastive else VALUES
     outputs = model(encoder(IMAGES))
     loss = loss_fn(outputs) if targets is None else loss_fn(outputs, targets)
     (expected,) = torch.autograd.grad(loss, encoder.weight)
-    # WHEN the model is run in pieces; THEN gradients reach the other
+    # WHEN the model runs in micro-batches; THEN gradients reach the other model
     package.accumulate(model, encoder(IMAGES), loss_fn, targets=targets, micro_batch=4)
     assert torch.allclose(encoder.weight.grad, expected, rtol=1e-12, atol=1e-15)
 
 
 def test_many_steps_are_those_of_whole_batches():
-    # GIVEN a model and a twin, trained for fifty steps with clipping and a schedule
+    # GIVEN a model and a twin, trained for fifty steps with clipping and a learning rate schedule
     model = model_for(CLASSES)
     twin = copy.deepcopy(model)
 
@@ -291,12 +291,12 @@ def test_many_steps_are_those_of_whole_batches():
     sizes = itertools.cycle(PIECES)
     train(twin, lambda model: nn.MSELoss()(model(IMAGES), VALUES).backward())
     train(model, lambda m: package.accumulate(m, IMAGES, nn.MSELoss(), targets=VALUES, micro_batch=next(sizes)))
-    # THEN they are the same
+    # THEN their weights are equal
     for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-9)
 
 
-def test_what_is_not_right_is_said():
+def test_wrong_arguments_are_refused():
     model = model_for(CLASSES)
     cases = [
         (ValueError, "13 samples, but 26 targets", {"targets": torch.zeros(26), "loss_fn": nn.MSELoss()}),
@@ -318,14 +318,14 @@ def test_what_is_not_right_is_said():
 
 @pytest.mark.parametrize("loss_fn", [contrastive, nn.MSELoss()], ids=["replay", "micro-batches"])
 def test_autocast(loss_fn):
-    # GIVEN a program under autocast, where weights that were cast without a graph would have no gradients
+    # GIVEN a program under autocast, where weights that were cast without a graph would get no gradients
     model = model_for(CLASSES).float()
     images, targets = IMAGES.float(), None if loss_fn is contrastive else VALUES.float()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         outputs = model(images)
         loss = loss_fn(outputs) if targets is None else loss_fn(outputs, targets)
     expected = loss.detach(), torch.autograd.grad(loss, list(model.parameters()))
-    # WHEN a batch goes through in pieces within it; THEN it is as the whole, to bfloat16's rounding
+    # WHEN a batch runs in micro-batches within it; THEN the result equals the full batch, up to bfloat16's rounding
     with torch.autocast("cpu", dtype=torch.bfloat16):
         value = package.accumulate(model, images, loss_fn, targets=targets, micro_batch=4)
     assert all(parameter.grad.dtype == torch.float32 for parameter in model.parameters())
@@ -333,7 +333,7 @@ def test_autocast(loss_fn):
 
 
 def test_the_scale_of_a_scaler_is_that_of_one_batch():
-    # GIVEN a scaler, and an overflow in one of the pieces
+    # GIVEN a scaler, and an overflow in one of the micro-batches
     for loss_fn, targets in ((contrastive, None), (nn.MSELoss(), VALUES)):
         for overflow in (False, True):
             model = model_for(CLASSES)
@@ -343,12 +343,12 @@ def test_the_scale_of_a_scaler_is_that_of_one_batch():
             if overflow:
                 images[7] = torch.inf
             before = copy.deepcopy(model)
-            # WHEN a step is made
+            # WHEN the step runs
             package.accumulate(model, images, loss_fn, targets=targets, micro_batch=4, scaler=scaler)
             scaler.unscale_(optimizer)
             scaler.step(optimizer)
             scaler.update()
-            # THEN it is the whole batch's: skipped if a piece has overflown, and the scale is halved once
+            # THEN it equals the full-batch step: an overflow in one micro-batch skips it, and the scale is halved once
             if overflow:
                 expected = before
             else:
@@ -363,7 +363,7 @@ def test_the_scale_of_a_scaler_is_that_of_one_batch():
 
 
 def of_library(name):
-    """A model of Hugging Face's with its own loss, and inputs with labels of different counts."""
+    """A Hugging Face model with its own loss, and inputs with different numbers of labels."""
     import transformers
 
     torch.manual_seed(0)
@@ -397,12 +397,12 @@ def of_library(name):
 @pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "bert", "bert, classes", "bert, numbers"])
 @pytest.mark.parametrize("size", [4, 3, 2, 1])
 def test_a_models_own_loss(name, size):
-    # GIVEN a model that returns the mean of its labels' losses, samples with different counts of labels, some without any
+    # GIVEN a model that returns the mean of its labels' losses, and samples with different numbers of labels, some with none
     model, inputs = of_library(name)
     model = model.double().eval()
     loss = model(**inputs).loss
     expected = loss.detach(), torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, materialize_grads=True)
-    # WHEN it is trained in pieces without a loss_fn; THEN loss and gradients are those of the whole batch
+    # WHEN it trains in micro-batches without a loss_fn; THEN loss and gradients equal those of the full batch
     value = package.accumulate(model, inputs, micro_batch=size)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
@@ -425,12 +425,12 @@ def test_a_models_own_loss_that_is_no_mean_is_refused():
         package.accumulate(model, {"x": IMAGES}, micro_batch=4)
     with pytest.raises(ValueError, match="returns a Tensor without a loss"):
         package.accumulate(model.inner, IMAGES, micro_batch=4)
-    # THEN nothing was added, and the model trains on
+    # THEN no gradient was added, and the model stays in training mode
     assert model.training and all(parameter.grad is None for parameter in model.parameters())
 
 
 class NoRoom(torch.autograd.Function):
-    """Backward runs out of memory for more rows than there is room for."""
+    """Runs out of memory in backward for more rows than `room`."""
 
     @staticmethod
     def forward(ctx, x, room):
@@ -445,7 +445,7 @@ class NoRoom(torch.autograd.Function):
 
 
 class Tight(nn.Module):
-    """A model that runs out of memory in forward, or in the middle of backward, when the last layer has its gradients."""
+    """A model that runs out of memory in forward, or midway through backward, after the last layer has its gradients."""
 
     def __init__(self, backward, forward=BATCH):
         super().__init__()
@@ -461,7 +461,7 @@ class Tight(nn.Module):
 
 
 class NoHandle(Tight):
-    """A model whose forward, for more rows than there is room for, finds cuBLAS without memory for a handle."""
+    """A model whose forward fails to create a cuBLAS handle for more rows than `room`."""
 
     def forward(self, x):
         self.seen.append(len(x))
@@ -471,15 +471,15 @@ class NoHandle(Tight):
 
 
 def test_a_library_that_finds_no_memory_is_out_of_memory_too():
-    # GIVEN a library of CUDA's that finds none for itself
+    # GIVEN a CUDA library that cannot allocate memory for itself
     model = NoHandle(3)
     loss = nn.MSELoss()(model.last(model.first(IMAGES).tanh()), VALUES)
     expected = loss.detach(), torch.autograd.grad(loss, list(model.parameters()))
-    # WHEN pieces are too large; THEN smaller ones do
+    # WHEN micro-batches are too large; THEN smaller ones work
     value = package.accumulate(model, IMAGES, nn.MSELoss(), targets=VALUES, micro_batch=6)
     assert difference(model, value, expected) <= 1e-13
     assert max(model.seen) == 6 and model.seen[-1] <= 3
-    # AND if not even one sample does, the error is the library's
+    # AND if not even one sample fits, the library's error is raised
     model.room = 0
     with pytest.raises(RuntimeError, match="CUBLAS_STATUS_ALLOC_FAILED"):
         package.accumulate(model, IMAGES, nn.MSELoss(), targets=VALUES, micro_batch=1)
@@ -488,33 +488,33 @@ def test_a_library_that_finds_no_memory_is_out_of_memory_too():
 @pytest.mark.parametrize("loss_fn", [contrastive, nn.MSELoss()], ids=["replay", "micro-batches"])
 @pytest.mark.parametrize("room", [1, 2, 3, 5])
 def test_a_piece_that_runs_out_of_memory_is_done_again_in_halves(loss_fn, room):
-    # GIVEN a backward that runs out of memory when it has added to some gradients already
+    # GIVEN a backward that runs out of memory after it has added to some gradients
     model = Tight(room)
     targets = None if loss_fn is contrastive else VALUES
     outputs = model.last(model.first(IMAGES).tanh())
     loss = loss_fn(outputs) if targets is None else loss_fn(outputs, targets)
     expected = loss.detach(), torch.autograd.grad(loss, list(model.parameters()))
-    # WHEN pieces are too large; THEN nothing is lost, and nothing counts twice
+    # WHEN micro-batches are too large; THEN no gradient is lost or counted twice
     value = package.accumulate(model, IMAGES, loss_fn, targets=targets, micro_batch=6)
     assert difference(model, value, expected) <= 1e-13
     assert max(model.seen) == 6 and min(model.seen) <= room
 
 
 def test_not_even_one_sample_fits():
-    # GIVEN a forward or a backward without room; THEN the error is PyTorch's
+    # GIVEN a forward or a backward without room; THEN PyTorch's error is raised
     for model in (Tight(0), Tight(BATCH, forward=0)):
         with pytest.raises(torch.OutOfMemoryError):
             package.accumulate(model, IMAGES, nn.MSELoss(), targets=VALUES, micro_batch=4)
 
 
 def test_replay_cannot_halve_what_has_drawn_random_numbers():
-    # GIVEN dropout before the place where memory runs out
+    # GIVEN dropout before the layer that runs out of memory
     class Drawing(Tight):
         def forward(self, x):
             return super().forward(functional.dropout(x, 0.5))
 
     model = Drawing(3)
-    # THEN the halves would have other masks, so that is said
+    # THEN smaller micro-batches would draw other masks, so an error is raised
     with pytest.raises(torch.OutOfMemoryError, match="next batch is computed in pieces of 3"):
         package.accumulate(model, IMAGES, contrastive, micro_batch=6)
 
@@ -529,9 +529,9 @@ def peaks(memlab, *arguments):
 
 @pytest.mark.parametrize("way", ["micro-batches", "replay"])
 def test_memory_is_that_of_a_piece_for_any_batch(memlab, way):
-    """GIVEN a training in pieces of 4 on a GPU, whose batches wait on the CPU
+    """GIVEN training on a GPU in micro-batches of 4, with batches in host memory
     WHEN its batch is 64 times larger
-    THEN it allocates no more: 1 %, and for replay the outputs."""
+    THEN its peak grows by at most 1 % and, for replay, by the outputs."""
     runs = peaks(memlab, way, "--micro-batch", 4, "--batch", 8, 512)
     (small, outputs), (large, more_outputs) = runs
     extra = 0 if way == "micro-batches" else 4 * (more_outputs - outputs)
@@ -541,20 +541,20 @@ def test_memory_is_that_of_a_piece_for_any_batch(memlab, way):
 
 @pytest.mark.parametrize("way", ["micro-batches", "replay"])
 def test_pieces_are_as_large_as_fit(memlab, way):
-    """GIVEN a batch that does not fit a GPU of 4 GiB, and a limit below that
-    WHEN the size of pieces is found
-    THEN nothing runs out of memory, most of what may be used is used, and no more."""
+    """GIVEN a batch that does not fit a GPU of 4 GiB, and a limit below 4 GiB
+    WHEN memlab chooses the micro-batch size
+    THEN no allocation fails, and the peak is most of the allowed memory but not above it."""
     for limit, bytes_of in (("auto", 4 << 30), ("2GiB", 2 << 30)):
         ((peak, _),) = peaks(memlab, way, "--memory", limit, "--batch", 600)
-        # On the whole card, the context and a reserve are not for pieces.
+        # On the whole card, the context and a reserve are not available to micro-batches.
         assert 0.6 * bytes_of < peak < bytes_of
 
 
 def test_the_example(memlab):
-    # GIVEN the example, whose whole batch takes 1.3 GiB; WHEN it may have 512 MiB
+    # GIVEN the example, whose full batch takes 1.3 GiB; WHEN its limit is 512 MiB
     example = [ROOT / "examples" / "big_batch.py", "--batch", 2000, "--steps", 2, "--memory", "512MiB"]
     run = memlab.run(PYTHON, *example, simgpu=("--card", "h100"), memory="4GiB", preload=False)
-    # THEN it trains, and takes no more
+    # THEN it trains within the limit
     assert run.code == 0, run.errors
     steps, (allocated,) = run.output.splitlines()[:2], run.output.splitlines()[2:]
     assert [line.split(":")[0] for line in steps] == ["step 0", "step 1"]
@@ -562,30 +562,30 @@ def test_the_example(memlab):
 
 
 def test_ranks_average_once_and_by_what_they_count(memlab):
-    """GIVEN two ranks of DistributedDataParallel with different counts of samples, of targets and of pieces
-    WHEN each goes through its samples in pieces, or in lockstep
-    THEN means are those of all ranks' targets together, other losses those of the ranks, and both ranks have them."""
+    """GIVEN two ranks of DistributedDataParallel with different numbers of samples, targets and micro-batches
+    WHEN each runs its samples in micro-batches, or in lockstep
+    THEN mean losses cover the targets of all ranks, other losses are the ranks' own, and both ranks have the gradients."""
     for output in on_ranks(memlab, "accumulated_ranks.py"):
         assert max(output.values()) <= 1e-13, output
 
 
 def on_ranks(memlab, program):
-    """What each of two ranks prints."""
+    """Output of each of two ranks."""
     command = [PYTHON, PROGRAMS / program, memlab.folder / "meeting"]
     options = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     options["env"] = memlab.environment(PYTHONPATH=str(ROOT / "python"))
     ranks = [subprocess.Popen([*map(str, command), str(rank)], **options) for rank in range(2)]
     said = [rank.communicate(timeout=HANG_SECONDS) for rank in ranks]
-    # (If one fails the other loses its connection, which says nothing.)
+    # (If one fails, the other loses its connection; its error is not informative.)
     assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(errors for _, errors in said)
     return [json.loads(output) for output, _ in said]
 
 
 def test_ranks_that_have_shards(memlab):
-    """GIVEN two ranks with shards of a model (fully_shard), with different counts of samples, and of targets
-    WHEN each goes through its samples in pieces, of which both have equally many
-    THEN means are those of all ranks' targets together, other losses those of the ranks, as of the whole batches, and each
-    of the model's three groups of parameters is averaged once. AND what would have a rank wait for ever is refused."""
+    """GIVEN two ranks with shards of a model (fully_shard), with different numbers of samples and targets
+    WHEN each runs its samples in micro-batches, the same number on both
+    THEN mean losses cover the targets of all ranks, and other losses are the ranks' own, as with full batches. AND each of
+    the model's three groups of parameters is averaged once. AND calls that would block a rank for ever are refused."""
     for output in on_ranks(memlab, "sharded_ranks.py"):
         assert max(output["errors"].values()) <= 1e-13, output["errors"]
         assert set(output["averaged"].values()) == {3}
@@ -596,7 +596,7 @@ def test_ranks_that_have_shards(memlab):
 
 
 def test_the_older_fsdp_is_refused():
-    # GIVEN the FSDP before fully_shard; THEN pieces are refused before ranks wait for each other
+    # GIVEN the FSDP before fully_shard; THEN micro-batches are refused before ranks wait for each other
     class FullyShardedDataParallel(nn.Linear):
         pass
 
@@ -605,11 +605,11 @@ def test_the_older_fsdp_is_refused():
 
 
 def test_pieces_on_the_host_are_copied_ahead(memlab):
-    """GIVEN batches in host memory, pinned or not, nested, with other strides, with parts that no piece cuts
-    WHEN they are computed on a GPU, once by pieces and twice by replay, and where a piece does not fit and is halved, and
-    where an iterable gives the pieces
-    THEN each piece is what it should be, all but the first were copied while the one before was computed, and no memory of
-    them is left. AND nothing changes for those that are on the GPU."""
+    """GIVEN batches in host memory: pinned or not, nested, with other strides, with values that have no sample dimension
+    WHEN a GPU computes them in one pass of micro-batches, in the two passes of replay, after halving a micro-batch that does
+    not fit, and from an iterable
+    THEN each micro-batch is correct, all but the first of a pass were copied during the previous one, and none of their
+    memory remains. AND batches on the GPU are unaffected."""
     run = memlab.run(PYTHON, PROGRAMS / "copied_ahead.py", simgpu=("--card", "h100"), memory="4GiB", preload=False)
     assert run.code == 0, run.errors
     rows = [json.loads(line) for line in run.output.splitlines()]
@@ -618,5 +618,5 @@ def test_pieces_on_the_host_are_copied_ahead(memlab):
         assert row["wrong"] == row["left"] == 0, row
         begins = 2 if row["way"] == "replay" else 1
         assert row["ahead"] == (0 if row["kind"] == "on the GPU" else row["pieces"] - begins), row
-    # 19 samples in pieces of 4, of which the whole ones are halved with a graph
+    # 19 samples in micro-batches of 4; the full ones are halved when they build a graph
     assert {row["pieces"] for row in rows if row["way"] == "replay"} == {5 + 5, 5 + 9}

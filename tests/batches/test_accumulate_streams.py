@@ -1,4 +1,4 @@
-"""`memlab.accumulate` of batches that an iterable gives in pieces: the gradients of the whole batch, which is nowhere."""
+"""`memlab.accumulate` with an iterable of micro-batches: full-batch gradients, without the full batch in memory."""
 
 import copy
 import gc
@@ -26,7 +26,7 @@ from torch.nn import functional
 
 pytestmark = pytest.mark.usefixtures("in_double_precision")
 
-# Uneven, with a piece of one sample, and with one piece alone.
+# Uneven sizes, one micro-batch of one sample, and one micro-batch with all samples.
 CUTS = [[4, 1, 6, 2], [5, 5, 3], [13]]
 
 
@@ -42,13 +42,13 @@ def cut_targets(targets, part):
 
 
 def pieces(inputs, targets, cut):
-    """A generator of pieces: once."""
+    """A single-use generator of micro-batches."""
     for part in rows(cut):
         yield inputs[part] if targets is None else (inputs[part], cut_targets(targets, part))
 
 
 class Again:
-    """Gives the same pieces whenever it is asked."""
+    """Yields the same micro-batches in each iteration."""
 
     def __init__(self, *arguments):
         self.arguments, self.times = arguments, 0
@@ -61,16 +61,16 @@ class Again:
 @pytest.mark.parametrize("cut", CUTS, ids=str)
 @pytest.mark.parametrize("name", CRITERIA)
 def test_means_whose_total_is_not_known_before_the_end(name, cut):
-    # GIVEN a criterion, gradients of a batch before, and pieces that are there only once
+    # GIVEN a criterion, gradients of a previous batch, and micro-batches that can be read only once
     criterion, form, targets = CRITERIA[name]
     model = Given(form)
     expected = whole(model, IMAGES, lambda outputs: criterion(*_tuple(outputs), *_tuple(targets)))
     before = [torch.full_like(parameter, 0.5) for parameter in model.parameters()]
     for parameter, gradient in zip(model.parameters(), before, strict=True):
         parameter.grad = gradient.clone()
-    # WHEN they are computed one after the other, pieces of more than 3 in parts
+    # WHEN they run one after the other, with those of more than 3 samples split
     value = package.accumulate(model, pieces(IMAGES, targets, cut), criterion, micro_batch=3)
-    # THEN loss and gradients are those of the whole batch, and what was there before counts as it is
+    # THEN loss and gradients equal those of the full batch, and existing gradients count unchanged
     for parameter in model.parameters():
         parameter.grad -= 0.5
     assert difference(model, value, expected) <= 1e-13
@@ -81,7 +81,7 @@ def _tuple(values):
 
 
 def test_no_piece_is_kept():
-    # GIVEN an iterable that makes each piece when it is asked for, and knows which of them are alive
+    # GIVEN an iterable that creates each micro-batch on demand and tracks which are alive
     alive, most = weakref.WeakSet(), 0
 
     def made():
@@ -94,17 +94,17 @@ def test_no_piece_is_kept():
             yield images, VALUES[part]
             del images
 
-    # WHEN the batch is computed; THEN there are never more than the one that is computed, and the next
+    # WHEN the batch runs; THEN at most two are alive: the current micro-batch and the next
     package.accumulate(model_for(CLASSES), made(), nn.MSELoss())
     assert most == 2
 
 
 @pytest.mark.parametrize("cut", CUTS, ids=str)
 def test_a_loss_that_compares_samples_takes_the_pieces_twice(cut):
-    # GIVEN a contrastive loss, a model with dropout, and an iterable that begins anew
+    # GIVEN a contrastive loss, a model with dropout, and an iterable that can restart
     model, again = model_for(CLASSES), Again(IMAGES, None, cut)
     expected = whole(model, IMAGES, contrastive)
-    # WHEN the batch goes through; THEN it is as the whole
+    # WHEN the batch runs; THEN the result equals the full batch
     value = package.accumulate(model, again, contrastive, micro_batch=4)
     assert difference(model, value, expected) <= 1e-13 and again.times == 2 + 1
     # AND with targets, from a DataLoader
@@ -119,7 +119,7 @@ def test_a_loss_that_compares_samples_takes_the_pieces_twice(cut):
 
 
 def test_dropout_draws_the_same_numbers_the_second_time():
-    # GIVEN a model with dropout, whose masks are told
+    # GIVEN a model with dropout that records its masks
     class Dropping(nn.Module):
         def __init__(self):
             super().__init__()
@@ -131,7 +131,7 @@ def test_dropout_draws_the_same_numbers_the_second_time():
 
     model = Dropping()
     value = package.accumulate(model, Again(IMAGES, None, [5, 5, 3]), contrastive)
-    # THEN gradients are those of the whole batch with these masks
+    # THEN gradients equal those of the full batch with these masks
     first, second = torch.cat(model.masks[:3]), torch.cat(model.masks[3:])
     assert torch.equal(first, second)
     assert difference(model.inner, value, whole(model.inner, IMAGES * first, contrastive)) <= 1e-13
@@ -139,12 +139,12 @@ def test_dropout_draws_the_same_numbers_the_second_time():
 
 @pytest.mark.parametrize("loss_fn", [contrastive, nn.MSELoss()], ids=["replay", "micro-batches"])
 def test_buffers_are_written_once(loss_fn):
-    # GIVEN spectral normalisation, whose vectors move in each forward, and a counter
+    # GIVEN spectral normalisation, whose vectors change in each forward, and a counter
     model = Spectral()
     twin = copy.deepcopy(model)
     outputs = twin(IMAGES)
     (contrastive(outputs) if loss_fn is contrastive else loss_fn(outputs, VALUES)).backward()
-    # WHEN pieces come from an iterable; THEN gradients and buffers are those of one forward
+    # WHEN micro-batches come from an iterable; THEN gradients and buffers equal those of one forward
     package.accumulate(model, Again(IMAGES, None if loss_fn is contrastive else VALUES, [4, 1, 6, 2]), loss_fn)
     for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
         assert torch.allclose(ours.grad, theirs.grad, rtol=1e-12, atol=1e-15)
@@ -153,7 +153,7 @@ def test_buffers_are_written_once(loss_fn):
 
 @pytest.mark.parametrize("loss_fn", [contrastive, nn.MSELoss()], ids=["replay", "micro-batches"])
 def test_half_precision_is_summed_in_float32(loss_fn):
-    # GIVEN a model in bfloat16 and many pieces, with gradients that are there before
+    # GIVEN a model in bfloat16, many micro-batches, and existing gradients
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(7, 64), nn.GELU(), nn.Linear(64, CLASSES)).bfloat16()
     images, values = torch.randn(256, 7).bfloat16(), torch.randn(256, CLASSES).bfloat16()
@@ -171,12 +171,12 @@ def test_half_precision_is_summed_in_float32(loss_fn):
         pairs = zip(model.parameters(), exact.parameters(), strict=True)
         return float(sum((one.grad.double() - other.grad).norm() for one, other in pairs))
 
-    # THEN the sum is no worse than the whole batch's gradient in bfloat16
+    # THEN the sum is no worse than the full batch's gradient in bfloat16
     assert error(given) <= 1.1 * error(at_once)
 
 
 def test_the_scale_of_a_scaler():
-    # GIVEN a scaler, WHEN a step is made with its scale; THEN unscaled gradients are those of the whole batch
+    # GIVEN a scaler, WHEN a step uses its scale; THEN unscaled gradients equal those of the full batch
     model = model_for(CLASSES)
     expected = whole(model, IMAGES, lambda outputs: nn.MSELoss()(outputs, VALUES))
     optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -186,7 +186,7 @@ def test_the_scale_of_a_scaler():
 
 
 def test_a_models_own_loss():
-    # GIVEN a model that returns the mean of its labels' losses, and pieces with different counts of labels
+    # GIVEN a model that returns the mean of its labels' losses, and micro-batches with different numbers of labels
     class Own(nn.Module):
         def __init__(self):
             super().__init__()
@@ -205,13 +205,13 @@ def test_a_models_own_loss():
 
 
 def test_all_targets_are_ignored():
-    # GIVEN a mean over no targets; THEN it is PyTorch's: no number
+    # GIVEN a mean over no targets; THEN the loss is NaN, as in PyTorch
     value = package.accumulate(model_for(CLASSES), pieces(IMAGES, torch.full((BATCH,), -100), [6, 7]), nn.CrossEntropyLoss())
     assert value.isnan()
 
 
 def test_a_failure_leaves_earlier_gradients():
-    # GIVEN gradients of a batch before
+    # GIVEN gradients of a previous batch
     model = model_for(CLASSES)
     package.accumulate(model, IMAGES, nn.MSELoss(), targets=VALUES)
     before = [parameter.grad.clone() for parameter in model.parameters()]
@@ -221,7 +221,7 @@ def test_a_failure_leaves_earlier_gradients():
             yield IMAGES[part], VALUES[part]
         raise OSError("no such file")
 
-    # WHEN an iterable fails in the middle, or a piece is not right; THEN these gradients are as they were
+    # WHEN an iterable fails midway, or a micro-batch is invalid; THEN these gradients are unchanged
     wrong = iter([(IMAGES[:4], VALUES[:4]), (IMAGES[:4], VALUES[:3])])
     for given, kind, message in ((failing(), OSError, "no such file"), (wrong, ValueError, "has 4 samples, but 3 targets")):
         with pytest.raises(kind, match=message):
@@ -230,9 +230,9 @@ def test_a_failure_leaves_earlier_gradients():
 
 
 def test_an_iterable_that_fills_one_buffer_is_refused():
-    """GIVEN an iterable that gives the same tensor again, with other values in it
-    WHEN the next piece is read before the one before is computed
-    THEN that is refused, and not computed from the wrong values."""
+    """GIVEN an iterable that reuses one tensor for all micro-batches
+    WHEN the next micro-batch is read before the previous one is computed
+    THEN accumulate refuses it instead of computing from the wrong values."""
     buffer, model = torch.empty(4, 3), nn.Linear(3, 2)
 
     def pieces():
@@ -244,7 +244,7 @@ def test_an_iterable_that_fills_one_buffer_is_refused():
     assert model.weight.grad is None
 
 
-def test_what_cannot_be_is_said():
+def test_unsupported_iterables_are_refused():
     model = model_for(CLASSES)
     normalised = nn.Sequential(nn.Linear(7, CLASSES), nn.BatchNorm1d(CLASSES))
     shuffled = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(IMAGES), batch_size=4, shuffle=True)
@@ -260,7 +260,7 @@ def test_what_cannot_be_is_said():
         with pytest.raises(kind, match=message):
             package.accumulate(given, inputs, loss_fn, **more)
         assert all(parameter.grad is None for parameter in given.parameters())
-    # AND with BatchNorm's statistics as they are, pieces are right
+    # AND with frozen BatchNorm statistics, micro-batches are allowed
     package.accumulate(normalised, pieces(IMAGES, VALUES, [6, 7]), nn.MSELoss(), batchnorm="frozen")
     expected = whole(normalised.eval(), IMAGES, lambda outputs: nn.MSELoss()(outputs, VALUES))
     assert difference(normalised, expected[0], expected) <= 1e-13

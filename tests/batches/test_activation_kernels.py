@@ -1,4 +1,4 @@
-"""offload_activations where memory is written behind PyTorch's back: nothing is made again that may be something else."""
+"""offload_activations where kernels write memory that PyTorch does not track: results that may change are not recomputed."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ def block(request, monkeypatch):
 
 
 class InPlaceLoss(torch.autograd.Function):
-    """A loss whose kernel, which PyTorch does not see, writes the gradient into the outputs that it was given."""
+    """A loss whose kernel overwrites its input outputs with the gradient, unseen by PyTorch."""
 
     @staticmethod
     def forward(ctx, outputs):
@@ -29,7 +29,7 @@ class InPlaceLoss(torch.autograd.Function):
 
 
 class Doubled(torch.autograd.Function):
-    """Writes in place, and says so when it is over."""
+    """Writes in place, and marks the tensor dirty afterwards."""
 
     @staticmethod
     def forward(ctx, x):
@@ -59,7 +59,7 @@ def memory_of_numpy(model, x):
 
 @pytest.mark.parametrize("loss_of", [gradient_in_the_outputs, written_after_a_write, memory_of_numpy])
 def test_unseen_writes_leave_gradients_right(block, loss_of):
-    # GIVEN a program that writes where PyTorch does not see it, and its gradients
+    # GIVEN a program with writes that PyTorch does not track, and its gradients
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 48))
     for step in range(STEPS):
@@ -67,7 +67,7 @@ def test_unseen_writes_leave_gradients_right(block, loss_of):
         model.zero_grad()
         loss_of(model, x).backward()
         expected = [parameter.grad.clone() for parameter in model.parameters()]
-        # WHEN its activations are offloaded or made again, THEN gradients are the same bits
+        # WHEN its activations are offloaded or recomputed, THEN gradients are bit-identical
         model.zero_grad()
         with block():
             loss = loss_of(model, x)
@@ -77,6 +77,6 @@ def test_unseen_writes_leave_gradients_right(block, loss_of):
 
 
 def test_collectives_write_without_saying_so():
-    # GIVEN operations of collective communication, whose schemas name no written argument; THEN they count as writes
+    # GIVEN collective operations, whose schemas mark no argument as written; THEN they count as writes
     assert writes_silently(torch.ops.c10d.allreduce_.default)
     assert not writes_silently(torch.ops.aten.add.Tensor)

@@ -1,4 +1,4 @@
-"""offload_activations: memory comes back, also without a backward; what must not be written to is refused."""
+"""offload_activations: memory is freed, also without a backward; writes to saved tensors are refused."""
 
 import gc
 import json
@@ -23,7 +23,7 @@ block = pytest.fixture(params=WAYS)(around_forwards)
 
 @pytest.fixture
 def slow_stream(monkeypatch):
-    """A copy stream of its own, whose copies take long; and those copies."""
+    """A private copy stream with slow copies, which records its copies."""
     copy_stream = copy_streams.CopyStream(torch.device("cpu"))
     copy_stream.native = _native.OffloadStream(None, 20e6)
     monkeypatch.setattr(copy_streams, "_COPY_STREAMS", {torch.device("cpu"): copy_stream})
@@ -39,7 +39,7 @@ def slow_stream(monkeypatch):
         return copy
 
     class Watched:
-        """A copy that says whether it is waited for."""
+        """A copy that records waits for it."""
 
         def __init__(self, copy):
             self.copy, self.number = copy, len(copy_stream.begun)
@@ -68,7 +68,7 @@ def step_of(model, block):
 
 @pytest.fixture(params=[False, True], ids=["as planned", "ahead"])
 def ahead(request, monkeypatch):
-    """Whether everything leaves, and begins to come back when the forward ends."""
+    """In its second variant, offloads everything and starts to load it back when the forward ends."""
     if request.param:
         made = OffloadSchedule.__init__
         far = {"pending_nbytes": 0, "ahead_nbytes": 1 << 30, "keep_nbytes": 0, "offload_nbytes": 1 << 30}
@@ -79,8 +79,8 @@ def ahead(request, monkeypatch):
 @pytest.mark.parametrize("then", ["nothing", "a part of it", "all of it"])
 def test_everything_comes_back(block, slow_stream, then):
     """GIVEN forwards whose backward does not run, runs in part, or runs
-    WHEN their graphs are gone
-    THEN so is all memory, without a garbage collection, no copy is on its way, and the host's places are used again."""
+    WHEN their graphs are freed
+    THEN all memory is freed without a garbage collection, no copy is pending, and the host's slots are reused."""
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Sequential(nn.Linear(32, 32), nn.Tanh()) for _ in range(8)))
     storages, places = [], []
@@ -107,7 +107,7 @@ def test_everything_comes_back(block, slow_stream, then):
 
 
 class Shared(torch.autograd.Function):
-    """Saves q, k and v of one storage, and what a stride of 0 is in."""
+    """Saves q, k and v, which share one storage, and a tensor with a stride of 0."""
 
     @staticmethod
     def forward(ctx, both, row):
@@ -159,8 +159,8 @@ def written_input(model, x):
 
 
 @pytest.mark.parametrize("function", [written_activation, written_subclass, written_weight, written_input])
-def test_what_was_written_to_is_refused_or_right(block, function):
-    # GIVEN a tensor that backward needs, WHEN it is written to before
+def test_overwritten_tensors_are_refused_or_right(block, function):
+    # GIVEN a tensor that backward needs, WHEN the program writes to it first
     for step in range(STEPS):
         torch.manual_seed(0)
         model, x = mlp(), numbers(48, 32, seed=step)
@@ -170,7 +170,7 @@ def test_what_was_written_to_is_refused_or_right(block, function):
             loss, tensor = function(model, x)
         with torch.no_grad():
             tensor.detach().mul_(2)
-        # THEN PyTorch refuses, or the gradient is that of the forward; never another
+        # THEN PyTorch raises, or the gradient is that of the forward; never another value
         try:
             found = torch.autograd.grad(loss, [model[0].weight])
         except RuntimeError as error:
@@ -181,7 +181,7 @@ def test_what_was_written_to_is_refused_or_right(block, function):
 
 @pytest.mark.parametrize("block", WAYS[:2], indirect=True)
 def test_a_kept_activation_that_was_written_to_is_refused(block):
-    # GIVEN room for all activations from the third forward on; THEN a write is refused as PyTorch refuses it
+    # GIVEN room for all activations from the third forward on; THEN a write raises PyTorch's error
     for step in range(STEPS):
         model = mlp()
         with block("64MiB"):
@@ -193,17 +193,17 @@ def test_a_kept_activation_that_was_written_to_is_refused(block):
 
 
 def test_a_host_without_memory(block, monkeypatch, capfd):
-    # GIVEN a host that has no more memory
+    # GIVEN a host without free memory
     copy_stream = copy_streams.CopyStream(torch.device("cpu"))
     monkeypatch.setattr(copy_streams, "_COPY_STREAMS", {torch.device("cpu"): copy_stream})
     monkeypatch.setattr(copy_streams, "available_host_memory", lambda: 0)
-    # THEN trainings are as without the block, and that is said once
+    # THEN training gives the same results as without the block, with one warning
     check(block, mlp(), squares(torch.float32))
     assert copy_stream.native.host_nbytes == 0 and capfd.readouterr().err.count("no more memory to spare") <= 1
 
 
 def test_forwards_without_gradients_leave_no_trace(block):
-    # GIVEN evaluations among the steps of a training
+    # GIVEN evaluations among the steps of a training run
     def loss_of(model, step):
         with torch.no_grad():
             model.eval()(numbers(48, 32, seed=step))
@@ -225,16 +225,16 @@ def test_budgets_that_are_none(budget):
 
 @pytest.mark.parametrize("budget", ["1MiB", "24KiB"], ids=["that fits", "that does not fit"])
 def test_nothing_is_copied_that_fits(block, budget):
-    """GIVEN a budget into which all fits that autograd saves, or not
-    WHEN forwards run, of which the first ones know nothing
-    THEN copies are made only where they are needed, of what was saved first, and gradients are the same."""
+    """GIVEN a budget with room for all of autograd's saved tensors, or one without
+    WHEN forwards run, the first of which have no record to plan from
+    THEN only necessary copies are made, those saved first, and gradients are the same."""
     block.budget = budget
     check(block, mlp(), squares(torch.float32))
     assert (block.copies + block.repeats == 0) == (budget == "1MiB")
 
 
 def test_small_tensors_stay(block, monkeypatch):
-    # GIVEN activations below the smallest that are moved; THEN none is
+    # GIVEN activations below the smallest offloaded size; THEN none is offloaded
     monkeypatch.setattr(offloaded_forward, "SMALLEST", 1 << 20)
     check(block, mlp(), squares(torch.float32))
     assert block.copies == block.repeats == 0
@@ -256,10 +256,10 @@ def test_memory_of_a_forward_grows_with_its_layers_without_the_block(memlab):
     "way", [[], ["--operation-ns", 100_000], ["--copies-only"]], ids=["recomputation", "both", "copies"]
 )
 def test_memory_is_that_of_the_budget_for_any_number_of_layers(memlab, way):
-    """GIVEN trainings on a GPU, of which one has three times as many layers
-    WHEN their activations have a budget
-    THEN they take no more at the end of the forward, and both need as much at most: with the budget, what an operation
-    works on, and what is made again or loaded ahead, which has no more than the budget either."""
+    """GIVEN training on a GPU, once with three times as many layers
+    WHEN activations have a budget
+    THEN allocation at the end of the forward stays the same, and so does the peak: the budget, the working memory of one
+    operation, and the recomputed or prefetched tensors, which also stay within the budget."""
     budget = 64 << 20
     for peak, held, activation in memory_of(memlab, "64MiB", *way):
         assert held <= budget + activation
@@ -267,9 +267,9 @@ def test_memory_is_that_of_the_budget_for_any_number_of_layers(memlab, way):
 
 
 def test_memory_that_another_stream_reads_is_not_given_to_others_meanwhile(memlab):
-    """GIVEN a backward that reads what autograd saved on a stream of its own
-    WHEN that comes back from the host, on the stream that asks first
-    THEN the allocator knows that the other stream reads it."""
+    """GIVEN a backward that reads autograd's saved tensors on a separate stream
+    WHEN they are loaded from the host on the first stream that asks
+    THEN the allocator knows that the other stream reads them."""
     program = PROGRAMS / "offloaded_streams.py"
     run = memlab.run(PYTHON, program, simgpu=("--card", "h100"), memory="4GiB", preload=False)
     assert run.code == 0, run.errors

@@ -1,4 +1,4 @@
-"""offload_activations: memory that is shared, reused, written to, or given back."""
+"""offload_activations with memory that is shared, reused, written to, or freed."""
 
 import contextlib
 import copy
@@ -13,7 +13,7 @@ block = pytest.fixture(params=WAYS)(around_forwards)
 
 
 class Doubled(torch.autograd.Function):
-    """Saves inputs and outputs; written by a kernel that PyTorch does not see."""
+    """Saves inputs and outputs; a kernel that PyTorch does not track writes them."""
 
     @staticmethod
     def forward(ctx, x, weight):
@@ -44,7 +44,7 @@ def expanded(x):
 def reusing(x):
     for index in range(12):
         x = (x.clone() if index % 3 else x.sigmoid()).mul(1.01).exp().log1p()
-        del_me = torch.empty_like(x).fill_(index)  # Takes the memory that was just freed.
+        del_me = torch.empty_like(x).fill_(index)  # Reuses the block freed last.
         x = x + del_me.sum() * 1e-6
     return x.sum()
 
@@ -66,7 +66,7 @@ def empty(x):
 
 def written_before_it_is_saved(x):
     y = x.sin() * 2
-    z = y + 1  # Computed again from y, which autograd does not need.
+    z = y + 1  # Recomputed from y, which autograd does not need.
     y.add_(1)
     small = torch.ones(1)
     w = z * 3 + small  # ... and from this.
@@ -150,7 +150,7 @@ class Calculation(nn.Module):
 def test_calculations(block, function, budget):
     """GIVEN a calculation over memory that is shared, written to, expanded, sparse, complex or reused
     WHEN it runs in the block
-    THEN its gradient is as without."""
+    THEN its gradient equals the one without the block."""
     block.budget = budget
     check(block, Calculation(function), own_loss)
 
@@ -173,7 +173,7 @@ BACKWARDS = {
 @pytest.mark.parametrize("where", ["inside", "outside"])
 @pytest.mark.parametrize("name", BACKWARDS)
 def test_backwards(block, name, where):
-    # GIVEN a backward that runs twice, for some tensors, or through itself, in the block or after it
+    # GIVEN a backward that runs twice, for selected tensors, or through itself, in the block or after it
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 64), nn.Sigmoid(), nn.Softmax(-1), nn.Linear(64, 8))
     backward = BACKWARDS[name]

@@ -1,4 +1,4 @@
-"""offload_activations: which operations may run again, and the simulation of a backward."""
+"""offload_activations: repeatable operations, and the simulation of a backward."""
 
 import random
 
@@ -14,7 +14,7 @@ aten = torch.ops.aten
 @pytest.mark.parametrize(
     "name", ["mm", "add.Tensor", "gelu", "_softmax", "convolution", "native_layer_norm", "clone", "_to_copy"]
 )
-def test_what_gives_the_same_again(name):
+def test_repeatable_operations(name):
     assert is_repeatable(operation(name)) and makes_memory(operation(name))
 
 
@@ -28,14 +28,13 @@ NOT_AGAIN = [
 
 
 @pytest.mark.parametrize("name", NOT_AGAIN)
-def test_what_does_not_give_the_same_again(name):
-    # GIVEN an operation that draws random numbers, writes, returns a view, or has no certain order; THEN it runs once
+def test_unrepeatable_operations(name):
+    # GIVEN an operation that draws random numbers, writes, returns a view, or has no fixed order; THEN it runs once
     assert not is_repeatable(operation(name))
 
 
 def test_no_operation_that_runs_again_draws_or_writes():
-    # GIVEN all operations of PyTorch; WHEN one may run again; THEN it writes to the first
-    # argument at most, and draws nothing
+    # GIVEN all operations of PyTorch; WHEN one is repeatable; THEN it writes at most its first argument and draws nothing
     found = 0
     for name in dir(aten):
         packet = getattr(aten, name)
@@ -56,25 +55,25 @@ def operation(name):
 
 
 def chain(length, nbytes=10):
-    """Values 0 … length, each made of the one before."""
+    """Values 0 … length, each computed from the previous one."""
     return [SimulatedOperation([], [0])] + [SimulatedOperation([one - 1], [one]) for one in range(1, length + 1)], [
         nbytes
     ] * (length + 1)
 
 
 def test_a_chain_that_is_made_again():
-    # GIVEN a chain of three whose first value is stored, and whose values are read backwards
+    # GIVEN a chain of three with its first value stored and its values read backwards
     steps, nbytes = chain(3)
     simulation = BackwardSimulation(steps, nbytes, [3, 2, 1], [True, False, False, False], [False, True, True, True])
     # THEN all three are in memory at once, and 0 is loaded once
     assert simulation.order == [0] and simulation.peak == 30 and simulation.at_peak == [1, 2, 3]
-    # WHEN nothing is made again, THEN all are loaded as they are read, and nothing is made
+    # WHEN nothing is recomputed, THEN each value is loaded when backward reads it
     simulation = BackwardSimulation(steps, nbytes, [3, 2, 1], [True] * 4, [False] * 4)
     assert simulation.order == [3, 2, 1] and simulation.peak == 0
 
 
 def test_a_chain_that_is_only_read_at_its_end():
-    # GIVEN a chain longer than Python's stack, of which backward reads the end; THEN two values are there at a time
+    # GIVEN a chain longer than Python's stack whose end backward reads; THEN at most two values are alive at a time
     steps, nbytes = chain(5000)
     simulation = BackwardSimulation(steps, nbytes, [5000], [True] + [False] * 5000, [False] + [True] * 5000)
     assert simulation.peak == 20 and simulation.order == [0]
@@ -82,9 +81,9 @@ def test_a_chain_that_is_only_read_at_its_end():
 
 @pytest.mark.parametrize("seed", range(200))
 def test_random_simulations(seed):
-    """GIVEN a random forward, of which any operations are repeated
+    """GIVEN a random forward, some of whose operations are recomputed
     WHEN its backward is simulated
-    THEN what is loaded is stored, all that is read is reached, and the peak is at least the largest value made again."""
+    THEN loaded values were stored, all read values are reached, and the peak is at least the largest recomputed value."""
     draw = random.Random(seed)
     steps, values = [], 0
     for _ in range(draw.randint(1, 15)):
@@ -116,7 +115,7 @@ def test_cuts_leave_pieces_that_fit(seed):
     values = sorted(draw.sample(range(60), draw.randint(1, 60)))
     working = draw.randint(20, 200)
     cuts = _cuts(values, nbytes, working)
-    # THEN the cuts are of the chain, there are some if it is too large, and what lies between two fits
+    # THEN the cuts belong to the chain, exist only if it is too large, and each segment between two cuts fits
     assert cuts <= set(values) and bool(cuts) == (sum(nbytes[value] for value in values) > working)
     piece = 0
     for value in values:

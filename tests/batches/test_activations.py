@@ -1,4 +1,4 @@
-"""offload_activations: trainings in its block give what they give without it, bit for bit."""
+"""offload_activations: training inside its block is bit-identical to training without it."""
 
 import contextlib
 import copy
@@ -27,7 +27,7 @@ class Norm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Of q, k and v over one storage, with or without rotary positions."""
+    """Attention with q, k and v in one storage, with or without rotary positions."""
 
     def __init__(self, width, *, is_rotary=False):
         super().__init__()
@@ -65,7 +65,7 @@ class Layer(nn.Module):
 
 
 class Text(nn.Module):
-    """A transformer, with the embedding as its last layer."""
+    """A transformer whose last layer shares the embedding's weights."""
 
     def __init__(self, *, layers=3, is_llama=False, is_checkpointed=None):
         super().__init__()
@@ -186,18 +186,18 @@ ZOO = {
 @pytest.mark.parametrize("name", ZOO)
 def test_trainings(block, name):
     """GIVEN a model and a twin
-    WHEN the one is trained in the block, and the other without it
+    WHEN the model trains in the block, and the twin without it
     THEN losses, gradients and buffers are equal at each step, bit for bit."""
     make, loss_of = ZOO[name]
     torch.manual_seed(0)
     check(block, make(), loss_of, steps=8)
-    # AND it was not for nothing.
+    # AND the block did work.
     few = name in ("lstm", "checkpoint reentrant")
     assert block.copies and (block.repeats or not block.recompute or few), (block.copies, block.repeats)
 
 
 def test_adversarial_training(block):
-    # GIVEN two models with an optimizer each, of which one trains against the other
+    # GIVEN two models, each with an optimizer, trained against each other
     def run(around):
         torch.manual_seed(0)
         maker, judge = mlp(), nn.Sequential(nn.Linear(8, 64), nn.LeakyReLU(0.2, inplace=True), nn.Linear(64, 1))
@@ -221,7 +221,7 @@ def test_adversarial_training(block):
             seen += [loss.detach(), fooled.detach(), *(one if one is None else one.clone() for one in state([maker, judge]))]
         return seen
 
-    # THEN both are as without the block
+    # THEN both match training without the block
     same(run(block), run(contextlib.nullcontext))
 
 
@@ -241,7 +241,7 @@ def test_compiled(block, backend):
 
 
 def test_forwards_before_their_backwards(block):
-    # GIVEN three forwards in a row, of which the middle one has another shape, WHEN their backwards follow in another order
+    # GIVEN three forwards in a row, the middle one with another shape, WHEN their backwards run in another order
     def run(model, around):
         seen = []
         for _ in range(STEPS):
@@ -256,12 +256,12 @@ def test_forwards_before_their_backwards(block):
         return seen
 
     model = mlp()
-    # THEN each is as without the block
+    # THEN each matches its result without the block
     same(run(model, block), run(model, contextlib.nullcontext))
 
 
 def test_one_block_around_many_steps(block):
-    # GIVEN blocks in a block, in which forwards, backwards, steps of an optimizer and evaluations follow each other
+    # GIVEN nested blocks that mix forwards, backwards, optimizer steps and evaluations
     def run(around):
         torch.manual_seed(0)
         model, seen = Text(), []
@@ -284,7 +284,7 @@ def test_one_block_around_many_steps(block):
 
 
 def test_control_flow_that_changes(block):
-    # GIVEN a model that leaves out layers at random, in shapes that change
+    # GIVEN a model that skips random layers, with changing shapes
     class Skipping(Text):
         def loss(self, step):
             layers, order = self.layers, torch.randperm(3)[: 1 + step % 3].tolist()
@@ -299,7 +299,7 @@ def test_control_flow_that_changes(block):
 
 @pytest.mark.parametrize("at", ["forward", "backward"])
 def test_failures(block, at):
-    # GIVEN a model that sometimes fails in the middle
+    # GIVEN a model that sometimes fails midway
     class Failing(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, is_failing):
@@ -325,7 +325,7 @@ def test_failures(block, at):
         loss.backward()
         return [loss.detach(), *state(model)]
 
-    # WHEN it goes on; THEN the other steps are as without the block
+    # WHEN training continues; THEN the other steps match those without the block
     for index in range(12):
         if index % 3 == 2:
             with pytest.raises(ValueError, match="in the middle"):
@@ -335,7 +335,7 @@ def test_failures(block, at):
 
 
 def test_threads(block):
-    # GIVEN eight threads that train equal models at once, each in blocks of its own
+    # GIVEN eight threads that train equal models at once, each in its own blocks
     expected = train(mlp_seeded(), squares(torch.float32), contextlib.nullcontext, 12)
     results, start = {}, threading.Barrier(8)
 

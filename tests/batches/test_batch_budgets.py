@@ -1,4 +1,4 @@
-"""Batches in pieces never take more than `memory=` allows, and fit where a piece fits: on the simulated GPU."""
+"""Micro-batches never exceed `memory=`, and run whenever one fits, on the simulated GPU."""
 
 import json
 from pathlib import Path
@@ -17,33 +17,33 @@ PROGRAM = Path(__file__).parent / "programs" / "budgets.py"
 
 @pytest.mark.parametrize("case", ["pieces", "replay", "dropout"])
 def test_batches_keep_within_their_budget(memlab, case):
-    # GIVEN a small card, and batches whose outputs and gradients take a large part of what is allowed
+    # GIVEN a small card, and batches whose outputs and gradients take much of the limit
     run = memlab.python(PROGRAM, case, preload=False, memory="1GiB", env={"PYTHONPATH": ROOT / "python"})
     assert run.code == 0, run.errors[-3000:]
-    # WHEN several steps are computed, with and without existing gradients; THEN all succeed, AND none takes more
+    # WHEN several steps run, with and without existing gradients; THEN all succeed, AND none exceeds the limit
     found = [json.loads(line) for line in run.output.splitlines()]
     assert len(found) == (2 if case == "dropout" else 4)
     for one in found:
         assert 0.5 * one["allowed"] < one["most"] <= one["allowed"], one
-        # (A piece that draws random numbers is tried, and is done again with its activations off the GPU.)
+        # (A micro-batch that draws random numbers is tried, then repeated with its activations off the GPU.)
         assert case == "dropout" or one["ooms"] == 0
 
 
 def test_sizes_follow_what_pieces_took_in_any_order(monkeypatch):
-    # GIVEN pieces of 100 bytes a sample, the last of which was measured 100 bytes smaller than the one before
+    # GIVEN micro-batches of 100 bytes a sample, the last measured 100 bytes smaller than the previous one
     model = nn.Linear(1, 1, bias=False)
     model.weight.grad = torch.zeros(1, 1)
     sizing = MeasuredSize(model, torch.device("cuda"), None)
     monkeypatch.setattr("memlab._batches.sizing.room_on", lambda device, memory: 100_000)
     for size, taken in ((1, 300), (2, 400), (16, 1800), (128, 13_000), (130, 12_900)):
         sizing._taken[size] = taken
-    # THEN the next piece is what fits, not eight times the last
+    # THEN the next micro-batch is the largest that fits, not eight times the last
     assert 1000 <= sizing._largest() <= 1030
-    # AND what the outputs of the batch take is left for them
+    # AND memory for the outputs of the batch is reserved
     sizing.note_outputs(10)
     sizing.keep_outputs(5_000)
     assert 490 <= sizing._largest() <= 520
-    # AND sums in float32 of gradients in half precision have 4 bytes for each element
+    # AND float32 sums of half-precision gradients take 4 bytes for each element
     weights = [nn.Parameter(torch.zeros(3, dtype=torch.bfloat16)), nn.Parameter(torch.zeros(5))]
     assert WideSums.bytes_for(weights) == 12
 
@@ -62,7 +62,7 @@ PIECES = [range(2), range(2, 4), range(4, 5)]
     ids=["rows", "nested", "channels last", "types"],
 )
 def test_results_that_come_one_by_one_are_as_those_together(make):
-    # GIVEN results of pieces; WHEN they are put together as they come; THEN they are what they are together
+    # GIVEN results of micro-batches; WHEN they are joined one by one; THEN they equal the joined result
     joining = Joining(5)
     for rows in PIECES:
         joining.add(make(rows), rows)
@@ -72,7 +72,7 @@ def test_results_that_come_one_by_one_are_as_those_together(make):
             assert torch.equal(one, other) and (one.dtype, one.stride()) == (other.dtype, other.stride())
         else:
             assert one == other
-    # AND what cannot be put together is refused by name
+    # AND results that cannot be joined are refused by name
     joining = Joining(5)
     with pytest.raises(ValueError, match="output 'scale' is a tensor of shape"):
         for rows in PIECES:

@@ -1,4 +1,4 @@
-"""Outputs of `InfinityBatch.batch_`: what autograd is asked of them is as of a model's own outputs, or refused."""
+"""Outputs of `InfinityBatch.batch_`: autograd treats them as a model's own outputs, or refuses."""
 
 import gc
 from weakref import ref
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("in_double_precision")
 
 
 def normalised(outputs):
-    """A model with BatchNorm, whose pieces run in lockstep."""
+    """A model with BatchNorm, whose micro-batches run in lockstep."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(7, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, outputs))
 
@@ -24,7 +24,7 @@ MODELS = pytest.mark.parametrize("make", [model_for, normalised], ids=["replay",
 
 
 def in_pieces(model, size=4):
-    """What takes the place of the model in a loop of one's own."""
+    """Stands in for the model in a custom loop."""
     return package.InfinityBatch(model, verbose=False, micro_batch=size).batch_
 
 
@@ -37,14 +37,14 @@ def assert_same_gradients(model, twin):
 
 @MODELS
 def test_a_gradient_of_the_inputs_leaves_parameters_alone(make):
-    # GIVEN an adversarial training: the gradient of the inputs says how they are changed, and the model learns from that
+    # GIVEN adversarial training: the gradient changes the inputs, and the model learns from the changed inputs
     def train(model, forward):
         images = IMAGES.clone().requires_grad_()
         (gradient,) = torch.autograd.grad(contrastive(forward(images)), images)
         contrastive(forward(IMAGES + 0.1 * gradient.sign())).backward()
 
     model, twin = make(CLASSES), make(CLASSES)
-    # WHEN batches go through in pieces
+    # WHEN batches run in micro-batches
     train(model, in_pieces(model))
     train(twin, twin)
     # THEN parameters have the gradients of the second loss alone
@@ -53,7 +53,7 @@ def test_a_gradient_of_the_inputs_leaves_parameters_alone(make):
 
 @MODELS
 def test_gradients_of_some_parameters(make):
-    # GIVEN gradients that autograd is asked for, and a backward that is for one parameter, beside one that was there
+    # GIVEN calls of autograd.grad, a backward for one parameter, and an existing gradient
     def train(model, forward):
         parameters = list(model.parameters())
         parameters[0].grad = torch.ones_like(parameters[0])
@@ -62,7 +62,7 @@ def test_gradients_of_some_parameters(make):
         return asked
 
     model, twin = make(CLASSES), make(CLASSES)
-    # WHEN batches go through in pieces; THEN they are those of the model itself, and others have none
+    # WHEN batches run in micro-batches; THEN gradients equal the model's own, and other parameters have none
     for ours, theirs in zip(train(model, in_pieces(model)), train(twin, twin), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-13)
     assert_same_gradients(model, twin)
@@ -70,10 +70,10 @@ def test_gradients_of_some_parameters(make):
 
 @MODELS
 def test_gradients_of_gradients_are_refused(make):
-    # GIVEN a gradient penalty, which needs the graph of a gradient; WHEN it is asked for of outputs in pieces
+    # GIVEN a gradient penalty, which needs the graph of a gradient; WHEN outputs in micro-batches are asked for it
     model, images = make(CLASSES), IMAGES.clone().requires_grad_()
     outputs = in_pieces(model)(images)
-    # THEN that is refused, also where the gradient that comes in has no graph itself, and nothing was added
+    # THEN it is refused, also where the incoming gradient has no graph, and no gradient was added
     with pytest.raises(RuntimeError, match="gradients of gradients, as of a gradient penalty"):
         torch.autograd.grad(outputs.sum(), images, create_graph=True)
     assert all(one.grad is None for one in model.parameters())
@@ -84,11 +84,11 @@ def test_a_batch_ends_with_the_last_that_could_ask_for_its_gradients(make):
     # GIVEN an InfinityBatch
     ours = package.InfinityBatch(make(CLASSES), verbose=False, micro_batch=4)
     outputs = ours.batch_(IMAGES)
-    # WHEN it and its outputs are dropped, and their gradients never asked for
+    # WHEN it and its outputs are dropped before any gradient was computed
     alive = ref(ours), ref(outputs)
     del ours, outputs
     gc.collect()
-    # THEN nothing of them is left: no memory, and no thread that waits
+    # THEN none of their memory and no waiting thread remains
     assert alive[0]() is None
     assert alive[1]() is None
     assert not microbatch_threads()
@@ -96,7 +96,7 @@ def test_a_batch_ends_with_the_last_that_could_ask_for_its_gradients(make):
 
 @MODELS
 def test_outputs_may_be_written_to(make):
-    # GIVEN losses that change outputs in place, as a temperature does
+    # GIVEN losses that change outputs in place, like a temperature
     def loss_of(outputs):
         outputs /= 0.07
         outputs[:, 0].mul_(2)
@@ -104,7 +104,7 @@ def test_outputs_may_be_written_to(make):
 
     for size in (4, None):
         model, twin = make(CLASSES), make(CLASSES)
-        # WHEN a batch goes through in a loop of one's own, and by `accumulate`, the first of its model and another
+        # WHEN a batch runs in a custom loop, then by `accumulate`, as the first batch of its model and as a later one
         for _ in range(2):
             loss_of(in_pieces(model, size)(IMAGES)).backward()
             package.accumulate(model, IMAGES, loss_of, micro_batch=size)
@@ -113,12 +113,12 @@ def test_outputs_may_be_written_to(make):
                 package.accumulate(model, pieces, loss_of)
             for _ in range(3 if make is model_for else 2):
                 loss_of(twin(IMAGES)).backward()
-        # THEN gradients are those of the whole batch
+        # THEN gradients equal those of the full batch
         assert_same_gradients(model, twin)
 
 
 def test_writing_to_outputs_does_not_hide_a_model_that_remembers():
-    # GIVEN a model that gives something else whenever it is called, and a loss that changes its outputs in place
+    # GIVEN a model that returns different outputs at each call, and a loss that changes its outputs in place
     class Remembering(nn.Linear):
         calls = 0
 
@@ -128,18 +128,18 @@ def test_writing_to_outputs_does_not_hide_a_model_that_remembers():
 
     torch.manual_seed(0)
     model = Remembering(7, CLASSES)
-    # THEN backward says so
+    # THEN backward raises an error
     with pytest.raises(RuntimeError, match="gives other outputs when the same samples"):
         contrastive(in_pieces(model, 5)(IMAGES).mul_(2)).backward()
 
 
 def test_outputs_without_gradients_through_batchnorm():
-    # GIVEN a generator with BatchNorm; WHEN its outputs are wanted without gradients, in pieces that meet
+    # GIVEN a generator with BatchNorm; WHEN its outputs are computed in lockstep without gradients
     model, twin = normalised(CLASSES), normalised(CLASSES)
     saved = []
     with torch.no_grad(), torch.autograd.graph.saved_tensors_hooks(lambda one: saved.append(one), lambda one: one):
         outputs, expected = in_pieces(model)(IMAGES), twin(IMAGES)
-    # THEN they are those of the whole batch, statistics have moved once, and nothing was saved for a backward
+    # THEN they equal those of the full batch, statistics have moved once, and nothing was saved for a backward
     torch.testing.assert_close(outputs, expected, rtol=1e-12, atol=1e-13)
     torch.testing.assert_close(list(model.buffers()), list(twin.buffers()))
     assert not outputs.requires_grad and not saved
@@ -148,7 +148,7 @@ def test_outputs_without_gradients_through_batchnorm():
 @MODELS
 @pytest.mark.parametrize("loss_fn", [contrastive, nn.MSELoss()], ids=["coupled", "mean"])
 def test_hooks_on_parameters_see_the_gradient_of_the_batch(make, loss_fn):
-    # GIVEN a hook that clamps a parameter's gradient, and one that only looks; gradients that were there before
+    # GIVEN a hook that clamps a parameter's gradient, a hook that only reads, and existing gradients
     def with_hooks(model):
         first = next(iter(model.parameters()))
         first.grad, calls = torch.ones_like(first), []
@@ -172,9 +172,9 @@ def test_hooks_on_parameters_see_the_gradient_of_the_batch(make, loss_fn):
     twin, expected = with_hooks(make(CLASSES))
     loss_of(twin(IMAGES)).backward()
     for way in ways:
-        # WHEN a batch goes through in pieces
+        # WHEN a batch runs in micro-batches
         model, calls = with_hooks(make(CLASSES))
         way(model)
-        # THEN they ran once, with the gradient of the whole batch, and what they return is added
+        # THEN each hook ran once with the full-batch gradient, and its result was added
         torch.testing.assert_close(calls, expected, rtol=1e-12, atol=1e-13)
         assert_same_gradients(model, twin)

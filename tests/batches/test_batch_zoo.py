@@ -1,4 +1,4 @@
-"""The check of a GPU that batches in pieces are within the spread of float32 (`on_gpu.sh "batch zoo"`), on the CPU."""
+"""The GPU check that micro-batch gradients stay within the spread of float32 (`on_gpu.sh "batch zoo"`), on the CPU."""
 
 import importlib
 
@@ -17,7 +17,7 @@ def zoo(monkeypatch):
 
 
 def within(zoo, name):
-    """Whether each gradient of a model is as near to float64 as it has to be, by way."""
+    """Checks for each way whether every gradient of a model is close enough to float64."""
     (case,) = [case for case in zoo.models() if case.name == name]
     found: dict[str, list[bool]] = {}
     for way, far, usual, _ in zoo.compared(case):
@@ -26,8 +26,8 @@ def within(zoo, name):
 
 
 def test_all_ways_of_computing_a_batch_are_within_the_spread_of_float32(zoo):
-    # GIVEN models whose samples meet nowhere, with dropout, and in BatchNorm
-    # WHEN they are computed in each way; THEN gradients are as near to those in float64 as float32 lets them be
+    # GIVEN models with independent samples, with dropout, and with BatchNorm
+    # WHEN they run in each way; THEN gradients are as close to float64 as float32 allows
     for name in ("MLP", "GPT, dropout", "ResNet, BatchNorm"):
         found = within(zoo, name)
         assert len(found) == 3
@@ -35,14 +35,14 @@ def test_all_ways_of_computing_a_batch_are_within_the_spread_of_float32(zoo):
 
 
 def test_pieces_with_statistics_of_their_own_are_beyond_it(zoo, monkeypatch):
-    # GIVEN a way that is wrong: each piece has statistics of its own
+    # GIVEN a wrong implementation: each micro-batch uses its own statistics
     exactly = package.accumulate
 
     def apart(*arguments, **options):
         return exactly(*arguments, **options, batchnorm="ghost")
 
     monkeypatch.setattr(package, "accumulate", apart)
-    # WHEN a model with BatchNorm is computed; THEN no size of a piece passes, and the whole batch does
+    # WHEN a model with BatchNorm runs; THEN every micro-batch size fails, and the full batch passes
     found = within(zoo, "ResNet, BatchNorm")
     assert not any(found["lockstep"])
     assert all(found["at once"] + found["offload"])

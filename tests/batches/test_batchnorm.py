@@ -1,4 +1,4 @@
-"""BatchNorm in batches that are computed by memlab: exactly, with statistics of pieces, or with those that are there."""
+"""BatchNorm in memlab's batches: exact, with micro-batch statistics, or with the existing statistics."""
 
 import copy
 import json
@@ -49,10 +49,10 @@ def test_the_whole_batch_goes_through_at_once(loss_fn):
     inputs, targets = batch()
     expected = normalised()
     loss_fn(expected(inputs), targets).backward()
-    # WHEN nothing is said of it
+    # WHEN no option is given
     model = normalised()
     package.accumulate(model, inputs, loss_fn, targets=targets)
-    # THEN gradients and running statistics are those
+    # THEN gradients and running statistics equal the full batch's
     for one, other in zip(gradients(model), gradients(expected), strict=True):
         assert torch.equal(one, other)
     for one, other in zip(running(model), running(expected), strict=True):
@@ -60,8 +60,8 @@ def test_the_whole_batch_goes_through_at_once(loss_fn):
 
 
 @pytest.mark.parametrize("kind", ["BatchNorm", "InstanceNorm"])
-def test_what_is_not_exact_is_said_in_each_way(kind):
-    # GIVEN layers whose statistics are of all samples, and exact=False
+def test_inexact_gradients_are_warned_about_in_each_way(kind):
+    # GIVEN layers with statistics over all samples, and exact=False
     torch.manual_seed(0)
     layers = {"BatchNorm": nn.BatchNorm2d(4), "InstanceNorm": nn.InstanceNorm2d(4, track_running_stats=True)}
     inputs, targets = torch.randn(BATCH, 3, 6, 6), torch.randint(0, 3, (BATCH,))
@@ -71,7 +71,7 @@ def test_what_is_not_exact_is_said_in_each_way(kind):
         layer = copy.deepcopy(layers[kind])
         return nn.Sequential(nn.Conv2d(3, 4, 3), layer, nn.Flatten(), nn.Linear(4 * 16, 3))
 
-    # WHEN pieces go through, by a mean, by a loss of all outputs, and in a loop of one's own; THEN it is said
+    # WHEN micro-batches run with a mean, with a loss of all outputs, and in a custom loop; THEN memlab warns
     said = f"exact=False: 1 is a {kind}2d"
     for loss_fn in (nn.CrossEntropyLoss(), contrastive):
         with pytest.warns(UserWarning, match=said):
@@ -79,7 +79,7 @@ def test_what_is_not_exact_is_said_in_each_way(kind):
     ib = package.InfinityBatch(made(), verbose=False, micro_batch=5, exact=False)
     with pytest.warns(UserWarning, match=said):
         ib.batch_(inputs)
-    # AND not where a batch is one piece, nor in an evaluation, nor where nothing was allowed
+    # AND it does not warn for a single micro-batch, in evaluation, or without exact=False
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ib.batch_(inputs[:5])
@@ -93,13 +93,13 @@ def test_running_statistics_of_instances_are_those_of_the_whole_batch():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4, track_running_stats=True), nn.Flatten(), nn.Linear(64, 3))
     twin, (inputs, targets) = copy.deepcopy(model), (torch.randn(BATCH, 3, 6, 6), torch.randint(0, 3, (BATCH,)))
     nn.CrossEntropyLoss()(twin(inputs), targets).backward()
-    # WHEN nobody asks for pieces; THEN the whole batch goes through at once
+    # WHEN no micro-batch size is given; THEN the full batch runs at once
     ib = package.InfinityBatch(model, criterion=nn.CrossEntropyLoss(), verbose=False)
     assert ib.plan.name == "whole batch" and "1 is a InstanceNorm2d with running statistics" in ib.plan.reason
     package.accumulate(model, inputs, nn.CrossEntropyLoss(), targets=targets)
     for one, other in zip([*gradients(model), *running(model)], [*gradients(twin), *running(twin)], strict=True):
         assert torch.equal(one, other)
-    # AND pieces are refused
+    # AND micro-batches are refused
     with pytest.raises(RuntimeError, match=r"the buffer 1\.running_mean depends on the samples"):
         package.accumulate(model, inputs, nn.CrossEntropyLoss(), targets=targets, micro_batch=5)
 
@@ -107,7 +107,7 @@ def test_running_statistics_of_instances_are_those_of_the_whole_batch():
 @pytest.mark.parametrize("micro_batch", [4, 5, 1])
 @pytest.mark.parametrize("loss_fn", [nn.CrossEntropyLoss(), contrastive])
 def test_frozen_statistics_are_used_and_kept(loss_fn, micro_batch):
-    # GIVEN running statistics that are not those of the batch, and gradients in evaluation mode
+    # GIVEN running statistics other than the batch's, and gradients in evaluation mode
     inputs, targets = batch()
     expected = normalised()
     expected[1].running_mean.normal_()
@@ -115,9 +115,9 @@ def test_frozen_statistics_are_used_and_kept(loss_fn, micro_batch):
     expected[1].eval()
     loss_fn(expected(inputs), targets).backward()
     before = running(model)
-    # WHEN pieces are computed with frozen statistics
+    # WHEN micro-batches run with frozen statistics
     package.accumulate(model, inputs, loss_fn, targets=targets, micro_batch=micro_batch, batchnorm="frozen")
-    # THEN gradients are the same, statistics stay, and the layer is in training again
+    # THEN gradients are the same, statistics are unchanged, and the layer is in training mode again
     for one, other in zip(gradients(model), gradients(expected), strict=True):
         assert (one - other).abs().max() <= 1e-13
     assert all(torch.equal(one, other) for one, other in zip(running(model), before, strict=True))
@@ -126,18 +126,18 @@ def test_frozen_statistics_are_used_and_kept(loss_fn, micro_batch):
 
 @pytest.mark.parametrize("loss_fn", [nn.CrossEntropyLoss(), contrastive])
 def test_ghost_batches_have_statistics_of_their_own(loss_fn):
-    # GIVEN the outputs of pieces by hand, each with statistics of its own
+    # GIVEN the outputs of micro-batches computed by hand, each with its own statistics
     inputs, targets = batch()
     expected = normalised()
     outputs = torch.cat([expected(inputs[:8]), expected(inputs[8:])])
     loss_fn(outputs, targets).backward()
-    # WHEN pieces are ghost batches
+    # WHEN micro-batches are ghost batches
     model = normalised()
     package.accumulate(model, inputs, loss_fn, targets=targets, micro_batch=8, batchnorm="ghost")
-    # THEN gradients are those
+    # THEN gradients are equal
     for one, other in zip(gradients(model), gradients(expected), strict=True):
         assert (one - other).abs().max() <= 1e-13
-    # AND the running mean has gone as far as one batch moves it, each piece for its share
+    # AND the running mean has moved as far as one batch moves it, in proportion to each micro-batch
     mean = torch.zeros(16)
     for piece in inputs[:8], inputs[8:]:
         step = 1 - 0.9 ** (len(piece) / BATCH)
@@ -148,7 +148,7 @@ def test_ghost_batches_have_statistics_of_their_own(loss_fn):
 
 def test_it_can_be_refused():
     inputs, targets = batch()
-    # GIVEN BatchNorm in training, WHEN that is refused, THEN in words, and nothing has changed
+    # GIVEN BatchNorm in training, WHEN it is refused, THEN the error explains it, and nothing has changed
     model = normalised()
     with pytest.raises(RuntimeError, match="1 is a BatchNorm1d in training, which mixes all samples"):
         package.accumulate(model, inputs, nn.CrossEntropyLoss(), targets=targets, batchnorm="refuse")
@@ -158,24 +158,24 @@ def test_it_can_be_refused():
 
 
 def test_a_loop_of_ones_own_sees_the_whole_batch():
-    # GIVEN a loop with a loss of one's own over a model with BatchNorm
+    # GIVEN a custom loop with a custom loss over a model with BatchNorm
     inputs, targets = batch()
     expected, model = normalised(), normalised()
     contrastive(expected(inputs), targets).backward()
     ib = package.InfinityBatch(model, verbose=False)
-    # WHEN the outputs of a batch are asked for, THEN they have the gradients of the whole batch
+    # WHEN the loop computes the outputs of a batch, THEN they have the gradients of the full batch
     contrastive(ib.batch_(inputs), targets).backward()
     for one, other in zip(gradients(model), gradients(expected), strict=True):
         assert torch.equal(one, other)
 
 
 def test_frozen_statistics_in_a_loop_of_ones_own():
-    # GIVEN frozen statistics and pieces
+    # GIVEN frozen statistics and micro-batches
     inputs, targets = batch()
     model = normalised()
     ib = package.InfinityBatch(model, verbose=False, micro_batch=5, batchnorm="frozen")
     outputs = ib.batch_(inputs)
-    # WHEN backward computes the pieces again, THEN with the same layers
+    # WHEN backward recomputes the micro-batches, THEN the same layers are frozen
     contrastive(outputs, targets).backward()
     expected = normalised()
     expected[1].eval()
@@ -184,7 +184,7 @@ def test_frozen_statistics_in_a_loop_of_ones_own():
         assert (one - other).abs().max() <= 1e-13
 
 
-def test_the_plan_says_which_way_and_why():
+def test_the_plan_marks_a_strategy_and_gives_the_reason():
     # GIVEN models and losses of several kinds, WHEN the plan is printed, THEN it marks a way and gives the reason
     plain, loss = nn.Linear(3, 2), nn.CrossEntropyLoss()
     assert str(package.InfinityBatch(plain, criterion=loss).plan) == (
@@ -209,13 +209,13 @@ def test_the_plan_says_which_way_and_why():
     assert package.InfinityBatch(normalised(), criterion=loss, batchnorm="ghost").plan.batchnorm == "ghost"
 
 
-def test_on_a_gpu_it_takes_what_there_is(memlab):
+def test_a_batch_that_is_too_large_for_the_gpu_is_computed(memlab):
     # GIVEN a convolutional model with BatchNorm, and a batch whose activations are larger than the card
     program = (PYTHON, PROGRAMS / "normalised.py")
-    # WHEN it is computed as it is, and by memlab
+    # WHEN it runs in plain PyTorch, and under memlab
     run = memlab.run(*program, simgpu=("--card", "h100"), memory="1GiB", preload=False)
     row = json.loads(run.output.splitlines()[-1])
-    # THEN as it is it does not fit, and memlab computes it: all gradients are there
+    # THEN plain PyTorch runs out of memory, and memlab computes all gradients
     assert row["plain"] == "out of memory"
     assert row["peak"] < 1 << 30 and row["missing"] == []
 
@@ -223,15 +223,15 @@ def test_on_a_gpu_it_takes_what_there_is(memlab):
 @pytest.mark.parametrize("micro_batch", [5, 4, 1])
 @pytest.mark.parametrize("loss_fn", [nn.CrossEntropyLoss(), contrastive])
 def test_pieces_meet_at_each_layer(loss_fn, micro_batch):
-    # GIVEN the gradients of the whole batch
+    # GIVEN the gradients of the full batch
     inputs, targets = batch()
     expected = normalised()
     loss = loss_fn(expected(inputs), targets)
     loss.backward()
-    # WHEN the batch is computed in pieces of a size that the caller has asked for
+    # WHEN the batch runs in micro-batches of the caller's size
     model = normalised()
     got = package.accumulate(model, inputs, loss_fn, targets=targets, micro_batch=micro_batch)
-    # THEN loss, gradients and running statistics are those of the whole batch
+    # THEN loss, gradients and running statistics equal those of the full batch
     assert (got - loss).abs() <= 1e-13
     for one, other in zip([*gradients(model), *running(model)], [*gradients(expected), *running(expected)], strict=True):
         assert (one - other).abs().max() <= 1e-13
@@ -244,7 +244,7 @@ def test_without_running_statistics_evaluation_mixes_samples_too():
     expected = nn.Sequential(nn.Linear(7, 3), nn.BatchNorm1d(3, track_running_stats=False)).eval()
     model = copy.deepcopy(expected)
     nn.CrossEntropyLoss()(expected(inputs), targets).backward()
-    # WHEN pieces are asked for, THEN they meet there, and there is nothing to freeze
+    # WHEN micro-batches are requested, THEN they run in lockstep, with no statistics to freeze
     package.accumulate(model, inputs, nn.CrossEntropyLoss(), targets=targets, micro_batch=5)
     for one, other in zip(gradients(model), gradients(expected), strict=True):
         assert (one - other).abs().max() <= 1e-13

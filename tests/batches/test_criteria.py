@@ -1,4 +1,4 @@
-"""Each of PyTorch's criteria in each way that memlab computes a batch."""
+"""All PyTorch criteria, in each way in which memlab computes a batch."""
 
 import functools
 
@@ -42,9 +42,9 @@ def all_at_once(criterion, targets):
 @pytest.mark.parametrize("way", ["micro-batches", "replay"])
 @pytest.mark.parametrize("name", CRITERIA)
 def test_every_criterion_gives_the_gradients_of_the_whole_batch(name, way):
-    """GIVEN one of PyTorch's criteria, as it is or within a function that memlab does not know
-    WHEN a batch goes through in pieces of any size
-    THEN loss and gradients are those of the whole batch, to rounding."""
+    """GIVEN a PyTorch criterion, as it is or inside a function that memlab does not know
+    WHEN a batch runs in micro-batches of any size
+    THEN loss and gradients equal those of the full batch, up to rounding."""
     criterion, form, targets = CRITERIA[name]
     unknown = all_at_once(criterion, targets)
     for size in PIECES:
@@ -56,7 +56,7 @@ def test_every_criterion_gives_the_gradients_of_the_whole_batch(name, way):
 
 
 def test_connectionist_temporal_classification():
-    # GIVEN a criterion whose outputs have time before samples, and a sum that is divided by each target's length
+    # GIVEN a criterion whose outputs have time as their first dimension, and a sum that is divided by each target's length
     class Spoken(nn.Module):
         def __init__(self):
             super().__init__()
@@ -70,16 +70,16 @@ def test_connectionist_temporal_classification():
     targets = (torch.randint(1, CLASSES, (BATCH, 4), generator=numbers(9)), torch.full((BATCH,), 12), lengths)
     criterion, model = nn.CTCLoss(), Spoken()
     expected = whole(model, speech, lambda outputs: criterion(outputs, *targets))
-    # WHEN a batch goes through in pieces; THEN they are weighted by samples
+    # WHEN a batch runs in micro-batches; THEN they are weighted by samples
     value = package.accumulate(model, speech, criterion, targets=targets, micro_batch=4)
     assert difference(model, value, expected) <= 1e-13
 
 
 @pytest.mark.parametrize("name", CRITERIA)
 def test_every_criterion_in_lockstep(name):
-    """GIVEN one of PyTorch's criteria over a model with BatchNorm
-    WHEN a batch goes through in pieces of any size
-    THEN loss, gradients and running statistics are those of the whole batch, to rounding."""
+    """GIVEN a PyTorch criterion over a model with BatchNorm
+    WHEN a batch runs in micro-batches of any size
+    THEN loss, gradients and running statistics equal those of the full batch, up to rounding."""
     criterion, form, targets = CRITERIA[name]
     for size in PIECES:
         model, twin = (Given(form, nn.BatchNorm1d(7)) for _ in range(2))
@@ -92,9 +92,9 @@ def test_every_criterion_in_lockstep(name):
 
 @pytest.mark.parametrize("name", CRITERIA)
 def test_every_criterion_with_activations_off_the_gpu(name, monkeypatch):
-    """GIVEN one of PyTorch's criteria
-    WHEN a batch goes through with all that autograd saves moved away, however small, in each stage of what is learnt
-    THEN loss and gradients are the same bits."""
+    """GIVEN a PyTorch criterion
+    WHEN a batch runs with all of autograd's saved tensors offloaded, however small, in each recording stage
+    THEN loss and gradients are bit-identical."""
     monkeypatch.setattr(offloaded_forward, "SMALLEST", 1)
     criterion, form, targets = CRITERIA[name]
     model = Given(form)
@@ -131,8 +131,8 @@ WEIGHTED = {
 @pytest.mark.parametrize("name", WEIGHTED)
 def test_weights_of_samples_belong_to_the_whole_batch(name):
     """GIVEN a criterion with a weight for each sample of the batch, or for each class
-    WHEN a batch goes through in pieces of any size
-    THEN gradients are those of the whole batch: by replay if a piece's criterion would need other weights."""
+    WHEN a batch runs in micro-batches of any size
+    THEN gradients equal those of the full batch: by replay if a micro-batch's criterion would need other weights."""
     criterion, form, way = WEIGHTED[name]
     targets = form(ZEROS_AND_ONES)
     for size in PIECES:

@@ -1,4 +1,4 @@
-"""`memlab.Feeder`: each sample once per epoch, from any point on, whoever reads."""
+"""`memlab.Feeder`: each sample once per epoch, from any position, with any kind of reader."""
 
 import gc
 import itertools
@@ -16,7 +16,7 @@ from waiting import HANG_SECONDS
 
 
 def test_each_sample_once_in_a_thousand_feeders():
-    # GIVEN feeders of random numbers of samples, batches, limits, workers and ranks
+    # GIVEN feeders with random numbers of samples, batches, limits, workers and ranks
     chance = random.Random(13)
     for _ in range(1000):
         samples, one_read_count = chance.randrange(60), chance.choice((1, 1, 2))
@@ -36,7 +36,7 @@ def test_each_sample_once_in_a_thousand_feeders():
         epochs = []
         for rank in range(world_size):
             with feeder_of(ids, batch, rank=rank, world_size=world_size, **options) as feeder:
-                # WHEN two epochs are read, THEN each batch is full but the last
+                # WHEN two epochs are read, THEN each batch except the last is full
                 for number, epoch in enumerate(feeder.generate_epochs(2)):
                     batches = [(inputs.copy(), outputs.copy()) for inputs, outputs in epoch]
                     assert len(batches) == len(feeder)
@@ -44,11 +44,11 @@ def test_each_sample_once_in_a_thousand_feeders():
                     epochs.append((number, rows(batches)))
         for number in (0, 1):
             share = [one for which, each in epochs if which == number for one in each]
-            # AND each variation of each sample is there once, with its own output
+            # AND each variation of each sample appears once, with its own output
             assert all(sample == label for sample, _, label in share)
             expected = set(itertools.product(map(float, ids), range(one_read_count)))
             assert {(sample, variation) for sample, variation, _ in share} == expected
-            # AND nothing twice, but what makes the ranks' shares equal
+            # AND nothing appears twice, except to make the ranks' shares equal
             assert len(share) == -(-samples // world_size) * world_size * one_read_count
 
 
@@ -60,7 +60,7 @@ def test_order(workers, processes):
     shuffled = feeder_of(ids, 7, workers=workers, processes=processes, shuffle=True, seed=3)
     # THEN the order is that of the lists
     assert [sample for sample, _, _ in rows(feeder)] == ids
-    # AND shuffled it depends on the seed and the epoch only
+    # AND a shuffled order depends on the seed and the epoch only
     first, second = ([sample for sample, _, _ in rows(epoch)] for epoch in shuffled.generate_epochs(2))
     assert sorted(first) == sorted(second) == ids and first != second != ids
     alone = feeder_of(ids, 20, shuffle=True, seed=3)
@@ -82,25 +82,25 @@ def test_resume_at_every_point(workers, processes):
     assert states[3] == {"epoch": 1, "seed": 5, "delivered": 0, "samples": 11, "shuffle": True}
     resumed = feeder_of(ids, 3, workers=workers, processes=processes, **(options | {"seed": 0}))
     for number, state in enumerate(states[:-1]):
-        # WHEN a feeder goes on from any batch, THEN the rest is the same, augmentation included
+        # WHEN a feeder resumes after any batch, THEN the rest is the same, including augmentation
         resumed.load_state_dict(state)
         rest = rows(itertools.chain.from_iterable(resumed.generate_epochs(1 if number >= 3 else 2)))
         assert rest == rows(batches[number + 1 :])
-    # AND also in batches of another size, to the sample
+    # AND with another batch size it resumes at the exact sample
     other = feeder_of(ids, 4, **options)
     other.load_state_dict(states[1])
     assert rows(other) == rows(batches[2:4])
 
 
 def test_augmentation():
-    # GIVEN readers that take random numbers; WHEN they read two epochs in threads, and inline with another batch size
+    # GIVEN readers that draw random numbers; WHEN they read two epochs in threads, and inline with another batch size
     options = {"read": readers.augmented, "label": readers.augmented_label}
     threads, inline = feeder_of(list(range(9)), 2, workers=3, **options), feeder_of(list(range(9)), 5, **options)
     first, second = map(rows, threads.generate_epochs(2))
-    # THEN the numbers are the same for both sides of a sample, and do not depend on who reads
+    # THEN both sides of a sample draw the same numbers, independent of the reader
     assert all(on_input == on_output for _, on_input, on_output in first)
     assert [rows(epoch) for epoch in inline.generate_epochs(2)] == [first, second]
-    # AND differ between samples, epochs and seeds
+    # AND numbers differ between samples, epochs and seeds
     third = rows(feeder_of(list(range(9)), 2, seed=1, **options))
     assert len({value for _, value, _ in first + second + third}) == 27
 
@@ -115,7 +115,7 @@ def test_state_of_what_was_delivered():
         # AND the next loop is a new epoch, not the rest
         assert len(rows(feeder)) == 30
         assert feeder.epoch == 1
-        # AND `set_epoch` names the next one
+        # AND `set_epoch` sets the number of the next one
         feeder.set_epoch(7)
         assert (feeder.epoch, len(rows(feeder))) == (7, 30)
 
@@ -129,7 +129,7 @@ def test_batches_that_are_kept(workers, processes):
         kept = list(feeder)
         # THEN no batch is overwritten
         assert [sample for sample, _, _ in rows(kept)] == ids
-        # AND a part of one is enough to keep it
+        # AND a view of a batch keeps it alive
         parts = [torch.from_numpy(inputs)[1:, :1] for inputs, _ in kept]
         del kept
         assert [sample for sample, _, _ in rows(feeder)] == ids
@@ -137,7 +137,7 @@ def test_batches_that_are_kept(workers, processes):
 
 
 def batches_mapped(pid):
-    """The memory of batches that a process maps, by its inode."""
+    """The batch memory that a process maps, by inode."""
     return {line.split()[4] for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "memfd:memlab-feeder" in line}
 
 
@@ -150,25 +150,25 @@ def test_kept_batches_are_freed():
     assert len(kept) == 10
     del kept
     rows(feeder)
-    # THEN no process maps more batches than there are slots
+    # THEN no process maps more batches than the feeder has slots
     for pid in ("self", worker):
         assert 0 < len(batches_mapped(pid) - of_others) <= 2
 
 
-def test_who_reads(tmp_path):
+def test_the_same_worker_processes_read_all_epochs(tmp_path):
     # GIVEN two worker processes; WHEN two epochs are read, THEN the same two read all of it
     ids = [str(tmp_path / str(number)) for number in range(40)]
     feeder = feeder_of(ids, 2, readers.who_reads_beside_another, readers.path_label, workers=2, processes=True)
     pids = {pid for epoch in feeder.generate_epochs(2) for _, pid, _ in rows(epoch)}
     assert len(pids) == 2
-    # AND they end when the feeder is closed, or dropped
+    # AND they end when the feeder is closed or dropped
     assert all(Path(f"/proc/{int(pid)}").exists() for pid in pids)
     feeder.close()
     assert not any(Path(f"/proc/{int(pid)}").exists() for pid in pids)
 
 
 def test_a_feeder_that_is_dropped():
-    # GIVEN threads that read ahead; WHEN nobody has the feeder any more
+    # GIVEN threads that read ahead; WHEN the last reference to the feeder is dropped
     before = set(threading.enumerate())
     feeder = feeder_of(list(range(40)), workers=3)
     inputs, _ = next(iter(feeder))
@@ -176,7 +176,7 @@ def test_a_feeder_that_is_dropped():
     assert threads
     del feeder
     gc.collect()
-    # THEN they end, and the batch that the loop had stays
+    # THEN they end, and the loop's batch stays valid
     for thread in threads:
         thread.join(HANG_SECONDS)
         assert not thread.is_alive()
@@ -195,17 +195,17 @@ def test_readers_are_called_anew(tmp_path, workers, processes):
 
 
 @pytest.mark.parametrize("make, stack", [(torch.ones, torch.stack), (np.ones, np.stack)], ids=["tensors", "arrays"])
-def test_batches_are_stacked_as_the_docs_say(make, stack):
+def test_batches_are_stacked_as_documented(make, stack):
     # GIVEN readers that yield tensors or arrays, and a function that joins the samples of a batch
     with feeder_of([1, 2], read=lambda number: make(2), apply_on_input_batch=lambda samples: stack(list(samples))) as feeder:
-        # THEN it gets what the readers yield, as docs/feeding.md says
+        # THEN the function receives the readers' values, as docs/feeding.md documents
         ((inputs, _),) = feeder
     assert type(inputs) is type(make(2)) and inputs.shape == (2, 2)
     assert f"{stack.__module__.partition('.')[0]}.stack(list(samples))" in (ROOT / "docs" / "feeding.md").read_text()
 
 
 def test_tensors():
-    # GIVEN readers that yield tensors; THEN batches are tensors, of the Config's types
+    # GIVEN readers that yield tensors; THEN batches are tensors of the Config's types
     feeder = feeder_of([1, 2], read=lambda number: [torch.full((2,), number)], label=lambda number: torch.tensor([number]))
     ((inputs, outputs),) = feeder
     assert torch.equal(inputs, torch.tensor([[1.0, 1.0], [2.0, 2.0]], dtype=torch.float64))
@@ -218,7 +218,7 @@ def test_tensors():
     ids=str,
 )
 def test_identities_of_all_kinds(ids):
-    # GIVEN names with letters of any kind, tuples, arrays, numbers, mixtures
+    # GIVEN identities of all kinds: names in any script, tuples, arrays, numbers, mixtures
     seen = []
 
     def read(identity):
@@ -226,5 +226,5 @@ def test_identities_of_all_kinds(ids):
         return [np.zeros(2)]
 
     rows(feeder_of(ids, read=read, label=readers.no_label))
-    # THEN the readers get what is in the list, as Python's own types
+    # THEN the readers receive the list's items as Python's built-in types
     assert seen == list(ids) and not any(isinstance(one, np.generic) for one in seen)

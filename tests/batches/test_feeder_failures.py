@@ -1,4 +1,4 @@
-"""`memlab.Feeder` when something fails: it says what, and nothing is lost."""
+"""`memlab.Feeder` on failures: the error names the cause, and no sample is lost."""
 
 import traceback
 from pathlib import Path
@@ -13,7 +13,7 @@ from waiting import wait_until
 
 
 def test_a_state_of_something_else():
-    # GIVEN the state of a feeder; WHEN one with other samples or another order takes it, THEN it refuses
+    # GIVEN the state of a feeder; WHEN one with other samples or another order loads it, THEN it refuses
     state = feeder_of([1, 2, 3]).state_dict()
     with pytest.raises(ValueError, match="samples=3, and this feeder 4"):
         feeder_of([1, 2, 3, 4]).load_state_dict(state)
@@ -23,33 +23,33 @@ def test_a_state_of_something_else():
 
 @EACH_READER
 def test_a_reader_that_raises(tmp_path, workers, processes):
-    # GIVEN a sample that cannot be read the first time
+    # GIVEN a sample whose first read fails
     ids = [str(tmp_path / str(number)) for number in range(10)]
     Path(ids[5]).touch()
     feeder = feeder_of(ids, 4, readers.fails_once, readers.path_label, workers=workers, processes=processes)
     epoch = iter(feeder)
     delivered = rows([next(epoch)])
-    # WHEN its batch is asked for, THEN the error names the sample and says why
+    # WHEN the loop asks for its batch, THEN the error names the sample and the cause
     with pytest.raises(memlab.SampleError, match="the disk was away") as caught:
         next(epoch)
     error = caught.value
     assert (error.sample, error.index, error.side) == (ids[5], 5, "input")
     assert isinstance(error.__cause__, OSError) and "in fails_once" in "".join(traceback.format_exception(error))
     assert feeder.state_dict()["delivered"] == 4
-    # AND asked again, it is read again, and no sample is missing
+    # AND the next request reads it again, and no sample is missing
     delivered += rows(epoch)
     assert [sample for sample, _, _ in delivered] == list(range(10))
 
 
 def test_errors_of_many_samples():
-    # GIVEN two bad samples in one batch, which different threads read
+    # GIVEN two bad samples in one batch, read by different threads
     def read(number):
         if number in (2, 5):
             raise KeyError(number)
         return readers.read(number)
 
     feeder = feeder_of(list(range(8)), 8, read, workers=8, most_slots=2)
-    # WHEN it is read, THEN the first one is named, however often it is asked for
+    # WHEN the loop asks for the batch, THEN each error names the first one
     epoch = iter(feeder)
     for _ in range(3):
         with pytest.raises(memlab.SampleError) as caught:
@@ -64,7 +64,7 @@ def test_a_worker_that_dies(tmp_path):
     feeder = feeder_of(ids, 3, readers.dies_once, readers.path_label, workers=2, processes=True)
     epoch = iter(feeder)
     delivered = rows([next(epoch)])
-    # WHEN its batch is asked for, THEN the error names the samples that the process had
+    # WHEN the loop asks for its batch, THEN the error names the samples of that process
     with pytest.raises(RuntimeError, match=f"exit code 7 while it read .*{ids[4]}"):
         next(epoch)
     # AND another process reads them
@@ -85,7 +85,7 @@ def test_closing_while_a_reader_hangs(tmp_path):
 
 
 def test_the_epoch_before():
-    # GIVEN an epoch; WHEN another one begins, THEN the first says that it has ended, instead of losing samples
+    # GIVEN an epoch; WHEN another one begins, THEN the first raises an error instead of losing samples
     feeder = feeder_of(list(range(10)), 2, workers=2)
     first = iter(feeder)
     next(first)
@@ -106,13 +106,13 @@ def test_the_epoch_before():
     ],
 )
 def test_samples_that_are_wrong(read, message):
-    # GIVEN a reader that yields something else than the Config says; THEN the error names sample and side, and both forms
+    # GIVEN a reader whose values do not match the Config; THEN the error names the sample, the side, and both forms
     with pytest.raises(memlab.SampleError, match=f"input of sample 3 \\(number 0\\): .*{message}"):
         next(iter(feeder_of([3], read=read)))
 
 
-def test_what_is_applied():
-    # GIVEN functions for each side, of which one fails once, and one that makes the batch
+def test_functions_applied_to_batches():
+    # GIVEN a function for each side, one of which fails once, and a function that builds the batch
     failures = iter([True, False, False])
 
     def on_input(batch):
@@ -130,13 +130,13 @@ def test_what_is_applied():
     epoch = iter(feeder)
     with pytest.raises(ArithmeticError):
         next(epoch)
-    # THEN the batch that failed is not lost, and what they return is what the loop gets
+    # THEN the failed batch is not lost, and the loop receives the functions' results
     assert feeder.state_dict()["delivered"] == 0
     assert [(batch["x"][:, 0].tolist(), batch["y"].tolist()) for batch in epoch] == [([2, 3], [-1, -2]), ([4], [-3])]
 
 
 def test_arguments():
-    # GIVEN arguments that are wrong; THEN the error says what to give
+    # GIVEN invalid arguments; THEN the error names valid ones
     with pytest.raises(ValueError, match="input_list has 2 identities; the Config says total_sample_count=3"):
         memlab.Feeder(config(3, 1), [1, 2], [1, 2], readers.read, readers.label)
     with pytest.raises(ValueError, match="rank=2: must be from 0 to world_size - 1, which is 1"):

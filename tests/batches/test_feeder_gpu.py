@@ -1,4 +1,4 @@
-"""A feeder whose batches go to a GPU: from pinned slots, on a stream of their own."""
+"""A feeder that copies batches to a GPU, from pinned slots and on a separate stream."""
 
 from tool_runs import run_tool
 
@@ -42,7 +42,7 @@ def test_batches_on_the_gpu(memlab):
     json.dump([number for _, number in found], open("result", "w"))
     """,
     )
-    # THEN each epoch has each sample, whole
+    # THEN each epoch contains each sample intact
     assert result == 6 * list(range(23))
 
 
@@ -73,17 +73,17 @@ def test_pinned_slots_and_a_stream(memlab):
     """,
     )
     copies, waited, pinned_after = result
-    # THEN it copies from two pinned slots, not on the stream that computes
+    # THEN it copies from two pinned slots, not on the compute stream
     assert {slot for slot, *_ in copies} == {0, 1} and len(copies) == 5
     assert all(what == [True, True, False, False] for _, *what in copies)
-    # AND that one waits for each copy
+    # AND the compute stream waits for each copy
     assert waited == [True] * 5
-    # AND the slots are unpinned when it is closed
+    # AND closing the feeder unpins the slots
     assert not pinned_after
 
 
 def test_conversion_on_the_gpu(memlab):
-    # GIVEN uint8 samples that are to be bfloat16 on the GPU
+    # GIVEN uint8 samples with bfloat16 as their type on the GPU
     result = run(
         memlab,
         """
@@ -93,13 +93,13 @@ def test_conversion_on_the_gpu(memlab):
     json.dump([str(inputs.dtype), list(inputs.shape), str(outputs.dtype), slots], open("result", "w"))
     """,
     )
-    # THEN bytes are copied, and converted there before they are applied to
+    # THEN bytes are copied, and converted on the GPU before the function is applied
     assert result[:3] == ["torch.bfloat16", [5, 1024], "torch.int64"]
     assert result[3] == 5 * 64 * 1024 + 4096
 
 
 def test_a_sample_that_cannot_be_read(memlab):
-    # GIVEN a sample that fails the first time; WHEN batches are copied in the background
+    # GIVEN a sample whose first read fails; WHEN batches are copied in the background
     result = run(
         memlab,
         """
@@ -122,7 +122,7 @@ def test_a_sample_that_cannot_be_read(memlab):
     json.dump([numbers, errors], open("result", "w"))
     """,
     )
-    # THEN the error comes in its place, and no sample is missing after it
+    # THEN the error is raised in its place, and no later sample is missing
     numbers, errors = result
     assert numbers == 2 * list(range(23))
     assert errors == [[11, 10, 10], [11, 33, 10]]
@@ -150,5 +150,5 @@ def test_no_room_on_the_gpu(memlab):
     json.dump([numbers, errors], open("result", "w"))
     """,
     )
-    # THEN the loop gets PyTorch's error, and the batch when it asks again
+    # THEN the loop gets PyTorch's error, and the batch at the next request
     assert result == [list(range(23)), 1]

@@ -1,4 +1,4 @@
-"""A feeder in the loops of others: the Trainer of Hugging Face, loops that save their loader, programs without PyTorch."""
+"""A feeder in other libraries' loops: Hugging Face's Trainer, loops that save their loader, programs without PyTorch."""
 
 import itertools
 import json
@@ -13,7 +13,7 @@ from transformers import PretrainedConfig, PreTrainedModel, Trainer, TrainingArg
 
 
 class Tiny(PreTrainedModel):
-    """A model of one layer, which notes what it is given."""
+    """A model of one layer, which records its inputs."""
 
     config_class = PretrainedConfig
 
@@ -28,7 +28,7 @@ class Tiny(PreTrainedModel):
 
 
 class FeederTrainer(Trainer):
-    """What a user writes to feed a Trainer."""
+    """The class that a user writes to feed a Trainer."""
 
     def __init__(self, feeder, **options):
         super().__init__(**options)
@@ -60,16 +60,16 @@ def trainer_of(folder, feeder, **options):
 
 
 def test_hugging_face_trainer(tmp_path):
-    # GIVEN a Trainer that is given a feeder as its loader, shuffled
+    # GIVEN a Trainer with a shuffled feeder as its loader
     with feeder_of(10, shuffle=True, seed=1) as feeder:
         trainer = trainer_of(tmp_path, feeder, num_train_epochs=2)
         # WHEN it trains two epochs
         result = trainer.train()
-        # THEN it knows how many steps there are, and has seen each sample once per epoch, in another order
+        # THEN it knows the number of steps, and has seen each sample once per epoch, in another order
         assert result.global_step == 6 and result.metrics["epoch"] == 2
         first, second = flat(trainer.model.seen[:3]), flat(trainer.model.seen[3:])
         assert sorted(first) == sorted(second) == list(range(10)) and first != second
-        # AND it stops in the middle, and another one goes on with the rest
+        # AND after an interruption, another Trainer continues with the rest
     interrupted, resumed = feeder_of(10, shuffle=True, seed=1), feeder_of(10, shuffle=True, seed=1)
     with interrupted, resumed:
         trainer = trainer_of(tmp_path, interrupted, max_steps=2)
@@ -91,7 +91,7 @@ def test_hugging_face_evaluation(tmp_path):
 
 
 def test_a_loop_that_saves_its_loader():
-    # GIVEN what Lightning's loops do: a sanity check of two batches, epochs with `set_epoch`, the loader's state in
+    # GIVEN the calls of Lightning's loops: a sanity check of two batches, epochs with `set_epoch`, the loader's state in
     # checkpoints
     with feeder_of(20, shuffle=True) as feeder, feeder_of(20, shuffle=True) as resumed:
         for _, _ in zip(range(2), feeder, strict=False):
@@ -105,10 +105,10 @@ def test_a_loop_that_saves_its_loader():
                 if (number, step) == (1, 2):
                     checkpoint = json.dumps(feeder.state_dict())
         assert [sorted(flat(epoch)) for epoch in epochs] == [list(range(20))] * 2
-        # WHEN it goes on from the checkpoint, THEN with the rest of that epoch
+        # WHEN it resumes from the checkpoint, THEN the rest of that epoch follows
         resumed.load_state_dict(json.loads(checkpoint))
         resumed.set_epoch(1)
-        iter(resumed)  # It tries whether the loader can be iterated.
+        iter(resumed)  # Tests whether the loader is iterable.
         assert len(resumed) == 5
         assert [batch["labels"].tolist() for batch in resumed] == epochs[1][3:]
 
@@ -133,7 +133,7 @@ if __name__ == "__main__":
 
 
 def test_import_without_numpy(memlab):
-    # GIVEN the package; WHEN it is imported, THEN neither NumPy nor PyTorch is
+    # GIVEN the package; WHEN it is imported, THEN it imports neither NumPy nor PyTorch
     code = "import memlab, sys; print({'numpy', 'torch'} & set(sys.modules))"
     environment = memlab.environment(PYTHONPATH=ROOT / "python")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)

@@ -1,4 +1,4 @@
-"""`memlab.InfinityBatch`: the seed's ways of training, with the gradients of whole batches."""
+"""`memlab.InfinityBatch`: the seed's training loops, with full-batch gradients."""
 
 import copy
 import random
@@ -53,12 +53,12 @@ def in_a_loop_of_its_methods(ib):
 
 @pytest.mark.parametrize("way", [managed, by_epochs, in_a_loop, in_a_loop_of_its_methods])
 def test_each_way_of_the_seed_trains_as_whole_batches_do(way):
-    # GIVEN a training of three epochs, whose batches of 20 go through in pieces of 7
+    # GIVEN three epochs of training, with batches of 20 in micro-batches of 7
     ib, twin = training()
-    # WHEN it is run, and a twin with whole batches
+    # WHEN it runs beside a twin with full batches
     way(ib)
     losses = by_hand(twin, 3)
-    # THEN the models are the same, and so are the losses that were noted
+    # THEN the models are equal, and so are the recorded losses
     assert_same(ib.model, twin)
     if way is not in_a_loop:
         assert [[loss for loss, _ in epoch] for epoch in ib.losses] == [pytest.approx(epoch, rel=1e-4) for epoch in losses]
@@ -66,9 +66,9 @@ def test_each_way_of_the_seed_trains_as_whole_batches_do(way):
 
 
 def test_the_readme_of_the_seed_on_a_gpu(memlab):
-    """GIVEN the flows of infinitybatch's README as they are written there, but for the optimizer's name, and a GPU
-    WHEN they run, with outputs where the model is, and on the CPU
-    THEN they end: targets of the loop are where outputs are, inputs and what else the loader gives are as it gives them."""
+    """GIVEN the loops of infinitybatch's README, unchanged except for the optimizer's name, and a GPU
+    WHEN they run with outputs on the model's device, and on the CPU
+    THEN they complete: targets are on the device of the outputs, and the loader's other values are unchanged."""
     program = """
 import sys
 from collections import namedtuple
@@ -121,9 +121,9 @@ print("ran")
 
 @pytest.mark.parametrize("loss_fn", [nn.CrossEntropyLoss(), contrastive], ids=["mean", "coupled"])
 def test_batches_that_come_in_pieces(loss_fn):
-    """GIVEN a dataloader whose batches are iterables of pieces, of any size
+    """GIVEN a dataloader that yields each batch as an iterable of micro-batches of any size
     WHEN a model is trained by epochs, and evaluated
-    THEN it is as with the same batches as a whole, and figures are of all samples; a loop of one's own is refused."""
+    THEN results equal those of full batches, figures cover all samples, and a custom loop is refused."""
 
     class Pieces:
         def __init__(self, images, labels):
@@ -154,9 +154,9 @@ def test_batches_that_come_in_pieces(loss_fn):
 
 
 def test_a_misspelt_attribute_names_the_right_one():
-    # GIVEN the seed's README, which writes an attribute wrongly
+    # GIVEN the seed's README, which misspells an attribute
     ib, _ = training()
-    # THEN that is said, instead of a training without optimizer
+    # THEN the error names the right one, instead of training without an optimizer
     with pytest.raises(AttributeError, match="'optimier': did you mean 'optimizer'"):
         ib.optimier = ib.optimizer
     with pytest.raises(AttributeError, match="'speed'; it has model, optimizer"):
@@ -164,7 +164,7 @@ def test_a_misspelt_attribute_names_the_right_one():
 
 
 def test_values_that_an_option_cannot_have_are_refused():
-    # GIVEN values that mean nothing; WHEN they are given, or set later; THEN that is said at once
+    # GIVEN invalid values; WHEN they are passed, or assigned later; THEN an error follows immediately
     cases = [
         ("batchnorm", "exakt", "batchnorm='exakt': must be one of 'exact'"),
         ("memory", "much", '"much" is not a size'),
@@ -185,7 +185,7 @@ def test_values_that_an_option_cannot_have_are_refused():
         package.accumulate(Reader(), torch.zeros(2, 1, 8, 8), torch.sum, exact="no")
 
 
-def test_what_is_missing_is_named():
+def test_errors_name_missing_parts():
     ib = package.InfinityBatch(verbose=False)
     for name, value in (
         ("model", Reader()),
@@ -197,13 +197,13 @@ def test_what_is_missing_is_named():
         setattr(ib, name, value)
     with pytest.raises(RuntimeError, match="has no optimizer"):
         ib.train(1)
-    # AND an optimizer of another model is refused, also when it is exchanged in the middle
+    # AND an optimizer of another model is refused, also when it is replaced midway
     ib.optimizer = torch.optim.Adam(ib.model.parameters())
     ib.train(1)
     ib.model = Reader()
     with pytest.raises(RuntimeError, match="none of the model's parameters"):
         ib.train(1)
-    # AND steps out of order are, in words
+    # AND steps out of order raise an explanatory error
     ib.optimizer = torch.optim.Adam(ib.model.parameters())
     with pytest.raises(RuntimeError, match=r"backward\(\) without a loss"):
         ib.backward()
@@ -229,7 +229,7 @@ def test_containers_hold_what_is_asked_for(keep):
             ib.backward()
             ib.step()
             ib.zero_grad()
-    # THEN the containers hold it, by epoch and batch, and nothing that has a graph
+    # THEN the containers hold the policy's data by epoch and batch, and no tensor with a graph
     kept = {"none": [0], "last": [1], "metrics": [3, 3], "host": [3, 3]}
     tensors = {"none": [0], "last": [1], "metrics": [0, 0], "host": [3, 3]}
     assert [len(epoch) for epoch in ib.losses] == kept[keep]
@@ -242,20 +242,20 @@ def test_containers_hold_what_is_asked_for(keep):
         ib.keep = "all"
 
 
-def test_an_empty_dataloader_is_said(capsys):
-    # GIVEN nothing to train on; THEN there is a warning, not an error
+def test_an_empty_dataloader_is_reported(capsys):
+    # GIVEN an empty dataloader; THEN training warns instead of failing
     ib, _ = training()
     ib.dataloader = DataLoader(TensorDataset(torch.zeros(0, 1, 8, 8), torch.zeros(0)), batch_size=4)
     with pytest.warns(UserWarning, match="gave no batch"):
         ib.epoch()
-    # AND an epoch that has batches is one line
+    # AND an epoch with batches prints one line
     ib.dataloader, ib.verbose = DataLoader(digits(), batch_size=20), True
     ib.epoch()
     assert "50 samples" in capsys.readouterr().out
 
 
 def test_models_train_in_training_mode():
-    # GIVEN a model that was evaluated; THEN an epoch trains it in training mode
+    # GIVEN a model after an evaluation; THEN an epoch trains it in training mode
     ib, _ = training()
     ib.model.eval()
     ib.epoch()
@@ -263,7 +263,7 @@ def test_models_train_in_training_mode():
 
 
 def test_devices():
-    # GIVEN outputs that are wanted on a device; THEN they are there, and the model's device is known
+    # GIVEN a device for the outputs; THEN they are on it, and the model's device is known
     ib, _ = training(backward_device="cpu")
     assert ib.forward_device == ib.updateforwarddevice() == torch.device("cpu")
     assert ib.checkdevices_()
@@ -272,7 +272,7 @@ def test_devices():
 
 
 def test_an_evaluation_is_that_of_all_samples_together():
-    # GIVEN a model with dropout, and targets of which some are ignored, more of them in the first batch
+    # GIVEN a model with dropout, and ignored targets, more of them in the first batch
     class Dropping(Reader):
         def forward(self, x):
             return functional.dropout(super().forward(x), 0.5, self.training)
@@ -284,20 +284,20 @@ def test_an_evaluation_is_that_of_all_samples_together():
     ib.model = Dropping()
     loader = DataLoader(TensorDataset(images, labels), batch_size=20)
     state = torch.get_rng_state()
-    # WHEN it is evaluated in pieces of 7 of batches of 20
+    # WHEN it is evaluated in micro-batches of 7 from batches of 20
     found = ib.evaluate(loader, {"right": lambda outputs, targets: (outputs.argmax(1) == targets).double().mean()})
-    # THEN figures are those of all samples at once, without dropout
+    # THEN figures equal those of all samples at once, without dropout
     ib.model.eval()
     with torch.no_grad():
         outputs = ib.model(images)
     assert found["loss"] == pytest.approx(float(functional.cross_entropy(outputs, labels)), rel=1e-5)
     assert found["right"] == pytest.approx(float((outputs.argmax(1) == labels).double().mean()))
-    # AND nothing else has changed: not the mode, random numbers, gradients, or what is kept
+    # AND mode, random numbers, gradients and recorded data are unchanged
     ib.model.train()
     ib.evaluate(loader)
     assert ib.model.training and torch.equal(torch.get_rng_state(), state)
     assert ib.losses == [] and all(parameter.grad is None for parameter in ib.model.parameters())
-    # AND sums add up, a criterion is not needed, and nothing at all is said
+    # AND sums add up, the criterion is optional, and nothing is printed
     ib.criterion = nn.CrossEntropyLoss(reduction="sum")
     assert ib.evaluate(loader)["loss"] == pytest.approx(float(ib.criterion(outputs, labels)), rel=1e-5)
     ib.criterion = None
@@ -311,7 +311,7 @@ def test_an_evaluation_is_that_of_all_samples_together():
 def test_history(memlab):
     """GIVEN snapshots before and after an allocation that is then freed, a quarter of a second apart
     WHEN they are compared
-    THEN they have PyTorch's figures, and what is free in the cache is what is reserved and not allocated."""
+    THEN they have PyTorch's figures, and free cached memory is reserved minus allocated."""
     program = """
 import itertools, types
 import torch, memlab, memlab.compat.cuda_history
@@ -362,18 +362,18 @@ def test_a_history_needs_a_gpu():
 
 
 def test_networks_are_compared():
-    # GIVEN networks that differ in nothing, in a value, in a type, and in a name
+    # GIVEN networks that are equal, or differ in a value, a type, or a name
     one, other = Reader(), Reader()
     assert package.is_equal_network(one, other) and package.is_equal_with_error(one, other)
     with torch.no_grad():
         other.answer.bias[2] += 1e-4
-    # THEN that is found, and how far they may be apart can be said
+    # THEN the difference is found, and a tolerance can be given
     assert package.first_difference(one, other) == "answer.bias"
     assert not package.is_equal_network(one, other) and not package.is_equal_with_error(one, other)
     assert package.is_equal_with_error(one, other, error=1e-3)
     assert package.first_difference(one, copy.deepcopy(one).double()) == "picture.weight"
     assert package.first_difference(nn.Linear(2, 2), nn.Linear(2, 2, bias=False)) is not None
-    # AND it is to the bit, unless an error is allowed, with which NaN equals nothing
+    # AND the comparison is exact unless a tolerance is given, with which NaN equals nothing
     nothing = copy.deepcopy(one)
     with torch.no_grad():
         nothing.answer.bias[0] = torch.nan
@@ -385,12 +385,12 @@ def test_networks_are_compared():
     assert package.first_difference(zero, negative) == "weight"
     assert package.is_equal_with_error(zero, negative)
     assert not package.is_equal_with_error(nothing, copy.deepcopy(nothing))
-    # AND numbers are: of any shape, none included
+    # AND numbers of any shape compare too, also empty ones
     cases = [(1.0, 1.0 + 1e-9, True), (1.0, 1.1, False), (torch.inf, torch.inf, True), (torch.nan, torch.nan, False)]
     cases += [(torch.ones(3), torch.ones(3), True), (torch.ones(3), torch.ones(2), False), ([1, 2], [1, 2], True)]
     for first, second, expected in cases:
         assert package.is_equal_with_error(first, second) == expected
-        # AND as infinitybatch calls it, which has `detach` in the third place
+        # AND infinitybatch's call works, with `detach` as the third argument
         assert package.is_equal_with_error(first, second, True) == expected
         assert package.is_equal_with_error(first, second, detach=False) == expected
     assert package.is_equal_with_error(torch.zeros(1, requires_grad=True), torch.full((1,), 0.4), True, 0.5)
@@ -408,7 +408,7 @@ def test_runs_are_the_same_again(seed, monkeypatch):
             drawn.append((random.random(), torch.rand(2).tolist(), numpy.random.rand()))
         assert drawn[0] == drawn[1]
         assert torch.are_deterministic_algorithms_enabled()
-        # AND without determinism a run that names no seed is another each time, as PyTorch finds one
+        # AND without determinism, a run without a seed takes a new one from PyTorch each time
         monkeypatch.setattr(torch, "seed", iter([11, 2**40 + 12]).__next__)
         package.determinize(be_deterministic=False)
         first = torch.rand(2)

@@ -1,4 +1,4 @@
-"""`memlab.InfinityBatch` with several models: what a phase chooses, and a GAN that trains as by hand."""
+"""`memlab.InfinityBatch` with several models: selection by phase, and a GAN that trains as in a plain loop."""
 
 import copy
 import textwrap
@@ -43,7 +43,7 @@ def gan_by_hand(generator, discriminator):
 
 
 def test_the_documented_gan_trains_as_by_hand(recwarn):
-    # GIVEN the loop of the documentation, in pieces of 7, and a twin
+    # GIVEN the loop of the documentation, in micro-batches of 7, and a twin
     page = (ROOT / "docs" / "big-batches.md").read_text()
     section = page.partition("## Several models\n")[2].partition("    ib = ")[2].partition("\n`ib.epoch()`")[0]
     generator, discriminator = networks()
@@ -67,17 +67,17 @@ def test_the_documented_gan_trains_as_by_hand(recwarn):
     exec(loop, names)
     torch.manual_seed(3)
     gan_by_hand(*twins)
-    # THEN they are the same, and nothing was left out
+    # THEN they are equal, and no step was skipped
     assert_same(generator, twins[0])
     assert_same(discriminator, twins[1])
-    # AND the losses of both phases were noted
+    # AND the losses of both phases were recorded
     assert len(ib.statistics()) == 6 and {row["phase"] for row in ib.statistics()} == {"d", "g"}
     # AND no model stays frozen
     assert all(one.requires_grad for model in (generator, discriminator) for one in model.parameters())
 
 
 def test_a_phase_trains_its_model_only():
-    # GIVEN two models with a frozen layer each, in lists, and one criterion
+    # GIVEN two models in lists, with a frozen layer each, and one criterion
     models = [Reader(), Reader()]
     for model in models:
         model.picture.bias.requires_grad_(False)
@@ -90,7 +90,7 @@ def test_a_phase_trains_its_model_only():
         ib.train(2)
         assert ib.evaluate()["loss"] < ib.losses[0][0][0] and len(ib.parameters_table()) == 3
     by_hand(twins[1], 2)
-    # THEN it is as by hand, the other is as it was, and so is what was frozen
+    # THEN it equals a plain loop's result, and the other model and frozen layers are unchanged
     assert_same(models[1], twins[1])
     assert_same(models[0], twins[0])
     for model in models:

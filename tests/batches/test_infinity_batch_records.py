@@ -1,4 +1,4 @@
-"""`memlab.InfinityBatch`: callbacks, containers on the disk, statistics, and the table of parameters."""
+"""`memlab.InfinityBatch`: callbacks, containers on disk, statistics, and the parameter table."""
 
 import itertools
 import json
@@ -22,7 +22,7 @@ def ticking(seconds):
 
 
 class Listener:
-    """Notes what it is told, and raises at one of these events."""
+    """Records its events, and raises at one of them."""
 
     def __init__(self, stop_at=None, after=0):
         self.told, self.stop_at, self.after = [], stop_at, after
@@ -62,8 +62,8 @@ PIECES = [("micro_batch", begin, min(begin + 7, 20), 20) for begin in (0, 7, 14)
 LAST_PIECES = [("micro_batch", 0, 7, 10), ("micro_batch", 7, 10, 10)]
 
 
-def test_callbacks_are_told_of_an_epoch():
-    # GIVEN a callback, and one that has a single method
+def test_callbacks_receive_the_events_of_an_epoch():
+    # GIVEN a callback, and one with a single method
     ib, _ = training()
     listener = Listener()
 
@@ -75,25 +75,25 @@ def test_callbacks_are_told_of_an_epoch():
 
     counter = Counter()
     ib.callbacks = [listener, counter]
-    # WHEN an epoch is trained, with a loss that is a mean, and with any other
+    # WHEN an epoch is trained, with a mean loss, and with any other
     for criterion in (nn.CrossEntropyLoss(), lambda outputs, targets: nn.functional.cross_entropy(outputs, targets)):
         ib.criterion = criterion
         listener.told.clear()
         ib.epoch()
-        # THEN it is told of pieces, losses and steps, in their order, and of the epoch
+        # THEN it receives micro-batches, losses and steps in their order, and the epoch
         losses = ib.losses[-1]
         expected = []
         for index, pieces in enumerate([PIECES, PIECES, LAST_PIECES]):
             expected += [*pieces, ("loss", losses[index][0]), ("step",)]
         assert listener.told == [*expected, ("epoch", losses)]
     assert counter.steps == 6
-    # AND in a loop of one's own of outputs too, whose pieces are done in backward
+    # AND also in a custom loop over outputs, whose micro-batches run in backward
     listener.told.clear()
     one_epoch_of_methods(ib)
     names = [event for event, *_ in listener.told]
     assert names[:6] == ["outputs", "loss", "micro_batch", "micro_batch", "micro_batch", "step"]
     assert listener.told[0] == ("outputs", (20, 4)) and listener.told[2:5] == PIECES
-    # AND an evaluation trains nothing that it could be told of
+    # AND an evaluation sends no events
     listener.told.clear()
     ib.evaluate()
     assert listener.told == []
@@ -129,12 +129,12 @@ def test_a_callback_that_raises_stops_a_training(event, way):
     # WHEN an epoch is trained
     with pytest.raises(KeyboardInterrupt, match=event):
         ib.epoch()
-    # THEN it ends there: no gradients of a part of a batch are left, and buffers are as after whole batches
+    # THEN it ends there: no gradients of a partial batch remain, and buffers are as after full batches
     steps = {"micro_batch": 1, "loss": 1, "step": 2, "epoch": 3}[event]
     assert next(iter(ib.optimizer.state.values()))["step"] == steps
     assert all(parameter.grad is None for parameter in ib.model.parameters())
     assert ib.model.forwards == {"micro_batch": 1, "loss": 2, "step": 2, "epoch": 3}[event]
-    # AND the training goes on
+    # AND training can continue
     ib.callbacks.clear()
     ib.epoch()
     assert [len(epoch) for epoch in ib.losses] == [steps, 3]
@@ -150,7 +150,7 @@ def test_callbacks_that_would_never_be_called_are_refused():
         ib.callbacks = [Misspelt()]
     with pytest.raises(TypeError, match="object has none of the methods that are called: on_micro_batch, "):
         package.InfinityBatch(callbacks=[object()])
-    # AND in whichever way they are added
+    # AND the result is the same however callbacks are added
     listener = Listener("epoch", 0)
     ib.callbacks = [listener]
     ways = [
@@ -170,7 +170,7 @@ def test_callbacks_that_would_never_be_called_are_refused():
 @pytest.mark.parametrize("way", ["micro-batches", "replay", "whole batch", "lockstep"])
 @pytest.mark.parametrize("keep", ["host", "disk", "last"])
 def test_epochs_keep_outputs_too(way, keep):
-    # GIVEN a training that keeps outputs, and one in a loop with the same model
+    # GIVEN training that keeps outputs, and a plain loop with the same model
     def made():
         ib, _ = training(keep=keep)
         if way in ("whole batch", "lockstep"):
@@ -194,7 +194,7 @@ def test_epochs_keep_outputs_too(way, keep):
             other.criterion(outputs, targets).backward()
             other.step()
             other.zero_grad()
-    # THEN it has the outputs of whole batches, which have no graph
+    # THEN it has the outputs of full batches, without a graph
     kept = [outputs for epoch in ib.outputs for outputs in epoch]
     expected = seen[-1:] if keep == "last" else seen
     assert len(kept) == len(expected)
@@ -204,7 +204,7 @@ def test_epochs_keep_outputs_too(way, keep):
 
 
 @pytest.mark.parametrize("has_loss", [True, False], ids=["its loss", "another loss"])
-def test_batches_of_a_loop_with_a_backward_of_its_own_are_noted(has_loss, tmp_path):
+def test_batches_of_a_loop_with_its_own_backward_are_noted(has_loss, tmp_path):
     # GIVEN a loop as in the seed's README: `loss.backward()`, of ib.loss() or of a criterion that it calls itself
     ib, _ = training(keep="host")
     for _, targets in ib.dataloader:
@@ -213,8 +213,8 @@ def test_batches_of_a_loop_with_a_backward_of_its_own_are_noted(has_loss, tmp_pa
         loss.backward()
         ib.step()
         ib.zero_grad()
-        ib.batch_()  # For a look at it: no batch that was trained on.
-    # THEN each batch is noted once, with what is known of it
+        ib.batch_()  # For inspection only: not a trained batch.
+    # THEN each batch is recorded once, with the known figures
     rows = ib.statistics()
     assert [(row["samples"], row["way"], row["pieces"]) for row in rows] == [
         (20, "replay", 3),
@@ -234,11 +234,11 @@ def test_batches_of_a_loop_with_a_backward_of_its_own_are_noted(has_loss, tmp_pa
     assert [json.loads(line)["loss"] for line in (tmp_path / "run.jsonl").read_text().splitlines()] == [None] * 3
 
 
-def test_what_is_kept_may_be_bounded_later():
-    # GIVEN a training that keeps everything
+def test_kept_batches_may_be_bounded_later():
+    # GIVEN training that keeps everything
     ib, _ = training(keep="host")
     ib.train(2)
-    # WHEN a bound is set; THEN the oldest are dropped now, and more as others come
+    # WHEN a bound is set; THEN the oldest batches are dropped now, and more as others arrive
     of_an_epoch = sum(one.nbytes for container in (ib.inputs, ib.targets, ib.outputs) for one in container[1])
     ib.keep_nbytes = of_an_epoch
     assert ib.keep_nbytes == of_an_epoch and [one is None for one in ib.inputs[0]] == [True] * 3
@@ -260,7 +260,7 @@ def test_containers_are_bounded(keep, tmp_path):
     # WHEN two epochs of 20, 20 and 10 samples are trained
     one_epoch_of_methods(ib)
     one_epoch_of_methods(ib)
-    # THEN the newest batches are there, with the places that they had, and of the oldest are the losses
+    # THEN the newest batches remain at their positions, and only losses remain of the oldest
     for container in (ib.inputs, ib.targets, ib.outputs):
         assert [[entry is not None for entry in epoch] for epoch in container] == [[False] * 3, [False, True, True]]
     for index in (1, 2):
@@ -268,7 +268,7 @@ def test_containers_are_bounded(keep, tmp_path):
         torch.testing.assert_close(ib.targets[-1][index], twin[index][1])
     assert ib.outputs[1][1:][0].shape == (20, 4) and not ib.outputs[1][1].requires_grad
     assert [len(epoch) for epoch in ib.losses] == [3, 3]
-    # AND nothing else is on the disk: files are removed with what is in them
+    # AND the disk contains nothing else: dropped batches delete their files
     files = list(folder.rglob("*.pt"))
     assert len(files) == (6 if keep == "disk" else 0)
     if keep == "disk":
@@ -278,7 +278,7 @@ def test_containers_are_bounded(keep, tmp_path):
 
 
 def test_a_temporary_folder_is_removed():
-    # GIVEN a training that keeps its batches on the disk, WHEN it ends, THEN nothing of it is left there
+    # GIVEN training that keeps its batches on disk, WHEN it ends, THEN its files are deleted
     ib, _ = training(keep="disk", keep_nbytes="1MiB")
     ib.epoch()
     folder = ib._kept._files.path
@@ -301,7 +301,7 @@ def test_statistics(keep, tmp_path, monkeypatch):
     ib.train(2)
     rows = ib.statistics()
     ib.save_statistics(tmp_path / "statistics.jsonl")
-    # THEN they have each batch, whatever is kept beside
+    # THEN they contain each batch, whatever else is kept
     losses = by_hand(twin, 2)
     assert_same(ib.model, twin)
     places = [(epoch, batch, samples) for epoch in range(2) for batch, samples in enumerate((20, 20, 10))]
@@ -317,7 +317,7 @@ def test_statistics(keep, tmp_path, monkeypatch):
 
 
 def test_losses_are_not_waited_for(monkeypatch):
-    # GIVEN a training of 150 batches
+    # GIVEN training of 150 batches
     ib, _ = training()
     ib.dataloader = [(torch.ones(2, 1, 8, 8), torch.tensor([0, 3]))] * 150
     read = []
@@ -326,7 +326,7 @@ def test_losses_are_not_waited_for(monkeypatch):
         monkeypatch.setattr(
             torch.Tensor, name, lambda tensor, name=name, original=original: read.append(name) or original(tensor)
         )
-    # WHEN it runs, THEN no loss is read before the losses are asked for, and then all of them together
+    # WHEN it runs, THEN no loss is read until the losses are requested, and then all together
     ib.optimizer = torch.optim.SGD(ib.model.parameters(), 0.01)
     ib.epoch()
     assert read == []
@@ -334,7 +334,7 @@ def test_losses_are_not_waited_for(monkeypatch):
 
 
 def test_the_documented_callbacks():
-    # GIVEN the callbacks for TensorBoard and Weights & Biases of the documentation, with writers that only note
+    # GIVEN the documented callbacks for TensorBoard and Weights & Biases, with writers that only record
     page = (ROOT / "docs" / "big-batches.md").read_text()
     section = page.partition("## Following a training\n")[2].partition("A callback is an object")[0]
     noted = []
@@ -353,7 +353,7 @@ def test_the_documented_callbacks():
     exec(textwrap.dedent(section), {"ib": ib, "torch": fake, "wandb": wandb})
     # WHEN two epochs are trained
     ib.train(2)
-    # THEN they have written each loss, and those of the epochs
+    # THEN they have written each batch's loss, and each epoch's
     first, second = ib.losses
     assert [entry for entry in noted if isinstance(entry, tuple)] == [
         ("loss", loss, step) for step, (loss, _) in enumerate([*first, *second])
@@ -365,7 +365,7 @@ def test_the_documented_callbacks():
 
 
 class Tied(nn.Module):
-    """A weight of 5 × 3 that two layers share, a frozen layer, and one without parameters."""
+    """A weight of 5 × 3 that two layers share, a frozen layer, and a layer without parameters."""
 
     def __init__(self):
         super().__init__()
@@ -389,7 +389,7 @@ def test_the_table_of_parameters():
     ib.step()
     # WHEN its parameters are counted
     table = ib.parameters_table()
-    # THEN the shared weight counts once in the whole, and in each of the modules that have it
+    # THEN the shared weight counts once in the total, and in each module that has it
     assert [(row.name, row.own, row.total, row.trainable, row.frozen) for row in table] == [
         ("", 0, 33, 27, 6),
         ("words", 15, 15, 15, 0),
@@ -399,18 +399,18 @@ def test_the_table_of_parameters():
         ("answer", 0, 15, 15, 0),
     ]
     assert sum(row.own for row in table) == table.total.total == sum(one.numel() for one in ib.model.parameters())
-    # AND bytes are those of weights and gradients in float32, and of two moments and a step for each trained parameter
+    # AND bytes cover weights and gradients in float32, and two moments and a step for each trained parameter
     assert (table.total.weight_nbytes, table.total.gradient_nbytes) == (33 * 4, 27 * 4)
     assert table["words"].optimizer_nbytes == 2 * 15 * 4 + 4 and table["body.2"].optimizer_nbytes == 0
-    # AND printed it has a line for each
+    # AND the printed table has a line for each
     lines = str(table).splitlines()
     assert len(lines) == len(table) + 1 and lines[4].split()[:6] == ["0", "Linear", "12", "12", "12", "0"]
 
 
 def test_an_epoch_waits_for_nothing_on_a_gpu(memlab):
-    """GIVEN a card, and PyTorch set to raise where the host would wait for it
-    WHEN epochs are trained in pieces, with a loss that is a mean, and batches of a loop
-    THEN nothing waits, until the losses are read."""
+    """GIVEN a card, and PyTorch set to raise on host synchronisation
+    WHEN epochs are trained in micro-batches with a mean loss, and batches of a loop
+    THEN nothing synchronises until the losses are read."""
     program = """
 import torch, memlab
 from torch import nn
@@ -433,11 +433,11 @@ print([len(epoch) for epoch in ib.losses], len(ib.statistics()))
     assert run.output.splitlines() == ["waits: True", "[70, 70] 140"], run.output
 
 
-def test_the_table_says_what_modules_take_for_a_batch(monkeypatch):
-    # GIVEN a clock that goes on by 1 ms whenever it is read
+def test_the_table_has_the_costs_of_modules_for_a_batch(monkeypatch):
+    # GIVEN a clock that advances by 1 ms at each reading
     monkeypatch.setattr(module_costs, "time", ticking(0.001))
 
-    # AND a model with a layer that writes in place, and one that is called twice
+    # AND a model with an in-place layer, and a layer that is called twice
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
@@ -451,24 +451,24 @@ def test_the_table_says_what_modules_take_for_a_batch(monkeypatch):
     model = Model()
     model.first.weight.grad = torch.ones_like(model.first.weight)
     before, drawn = [buffer.clone() for buffer in model.buffers()], torch.get_rng_state()
-    # WHEN the table is asked for with a batch of 4 samples of float64 or float32
+    # WHEN the table is requested with a batch of 4 samples of float64 or float32
     inputs = torch.randn(4, 8)
     torch.set_rng_state(drawn)
     table = package.InfinityBatch(model).parameters_table(inputs)
-    # THEN each module has its share: what is saved of a sample is its input or result, once
+    # THEN each module has its share: the saved input or result of each sample counts once
     element = inputs.element_size()
     assert table["first"].cost.saved_nbytes == 8 * element
-    # The results of the two calls of `act`, which are the inputs of `shared`, too.
+    # Includes the results of both calls of `act`, which are the inputs of `shared`.
     assert table["act"].cost.saved_nbytes == 2 * 64 * element
     assert table["shared"].cost.saved_nbytes == 0
     assert table.total.cost.saved_nbytes >= (8 + 3 * 64) * element
-    # Calls of the forward read the clock when they begin and when they end: six in the whole model.
+    # Each module's forward reads the clock at its start and end: six calls in the whole model.
     forwards = {row.name: row.cost.forward_ms for row in table}
     assert forwards == pytest.approx({"": 2 * 6 + 1, "first": 1, "act": 2, "shared": 2, "norm": 1})
     backwards = {row.name: row.cost.backward_ms for row in table}
     assert all(0 < milliseconds < backwards[""] for name, milliseconds in backwards.items() if name)
     assert "saved/sample" in str(table) and "saved/sample" not in str(package.InfinityBatch(model).parameters_table())
-    # AND nothing is left of it
+    # AND the measurement leaves no trace in the model
     assert torch.equal(model.first.weight.grad, torch.ones_like(model.first.weight)) and model.shared.weight.grad is None
     assert all(torch.equal(one, other) for one, other in zip(model.buffers(), before, strict=True))
     assert torch.equal(torch.get_rng_state(), drawn)

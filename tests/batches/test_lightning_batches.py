@@ -1,4 +1,4 @@
-"""`memlab.big_batches_callback`: Lightning's training with batches in pieces is as without."""
+"""`memlab.big_batches_callback`: Lightning trains the same in micro-batches as without."""
 
 import memlab as package
 import pytest
@@ -51,21 +51,21 @@ class Model(lightning.LightningModule):
 
 
 class Ignoring(Model):
-    """A mean over those labels that are not ignored: others in each piece."""
+    """A mean over the labels that are not ignored, whose number differs between micro-batches."""
 
     def loss(self, outputs, labels):
         return functional.cross_entropy(outputs, labels, ignore_index=0)
 
 
 class Coupled(Model):
-    """Each sample against all others, through a layer with dropout's random numbers."""
+    """Contrasts each sample with all others, through a layer with dropout."""
 
     def loss(self, outputs, labels):
         return functional.cross_entropy(outputs @ outputs.T, torch.arange(len(outputs)))
 
 
 class Scaled(MixedPrecision):
-    """Lightning's scaling of losses, without half precision."""
+    """Lightning's loss scaling, without half precision."""
 
     def __init__(self):
         super().__init__("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2))
@@ -109,29 +109,29 @@ OPTIONS = {
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("name", KINDS)
 def test_a_training_in_pieces_is_as_without(name, options):
-    # GIVEN a training with Lightning, of batches of 13 and a remainder of 8
+    # GIVEN training with Lightning, in batches of 13 and a remainder of 8
     kind, arguments = KINDS[name]
     model, metrics = trained(kind, **OPTIONS[options]())
-    # WHEN its batches are computed in pieces
+    # WHEN its batches run in micro-batches
     ours, got = trained(kind, [package.big_batches_callback(4, **arguments)], **OPTIONS[options]())
-    # THEN weights are those of whole batches
+    # THEN weights equal those of full batches
     for one, other in zip(ours.parameters(), model.parameters(), strict=True):
         assert (one - other).abs().max() <= 1e-12  # 8 steps of AdamW, which divides by small numbers.
-    # AND so is what is logged, and what hooks see
+    # AND so do logged values and hook arguments
     assert got.keys() == metrics.keys()
     if name == "mean over labels":
-        del got["right"], metrics["right"]  # Weighted as the loss is.
+        del got["right"], metrics["right"]  # Weighted like the loss.
     assert got == pytest.approx(metrics, rel=1e-12)
     assert [hook for hook, _ in ours.hooks] == [hook for hook, _ in model.hooks]
     assert [norm for _, norm in ours.hooks] == pytest.approx([norm for _, norm in model.hooks], rel=1e-10)
-    # AND no more than a piece goes through at a time
+    # AND no forward has more samples than a micro-batch
     assert max(ours.seen) == 4 and max(model.seen) == 13
     # AND the module is as before
     assert not {"training_step", "log", "forward"} & vars(ours).keys()
 
 
 def test_gradients_of_one_step():
-    # GIVEN one step of plain descent, WHEN it is in pieces; THEN it is the same to rounding
+    # GIVEN one step of plain SGD, WHEN it runs in micro-batches; THEN it is the same up to rounding
     class Descending(Ignoring):
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), 1.0)
@@ -144,14 +144,14 @@ def test_gradients_of_one_step():
 
 
 def test_bfloat16():
-    # GIVEN Lightning's bf16-mixed, WHEN a step is in pieces; THEN weights are as without to its rounding
+    # GIVEN Lightning's bf16-mixed, WHEN a step runs in micro-batches; THEN weights are equal up to bfloat16's rounding
     model, _ = trained(Model, max_steps=1, precision="bf16-mixed")
     ours, _ = trained(Model, [package.big_batches_callback(4)], max_steps=1, precision="bf16-mixed")
     for one, other in zip(ours.parameters(), model.parameters(), strict=True):
         assert one.dtype == torch.float64 and (one - other).abs().max() <= 0.021  # Of AdamW's first step of 0.01.
 
 
-def test_what_cannot_be_exact_is_said():
+def test_inexact_uses_are_refused():
     class Extra(Model):
         def training_step(self, batch, batch_idx):
             return {"loss": super().training_step(batch, batch_idx), "outputs": 1}
@@ -196,7 +196,7 @@ def test_what_cannot_be_exact_is_said():
 
 
 def test_hooks_on_parameters_see_the_gradient_of_the_batch():
-    # GIVEN a hook that clamps a parameter's gradient; WHEN batches go through in pieces; THEN it ran once for each
+    # GIVEN a hook that clamps a parameter's gradient; WHEN batches run in micro-batches; THEN it ran once for each batch
     class Clamped(Model):
         def __init__(self):
             super().__init__()

@@ -1,4 +1,4 @@
-"""Lockstep: the gradients of a whole batch through BatchNorm in training, from micro-batches that meet."""
+"""Lockstep: full-batch gradients through BatchNorm in training, from micro-batches that share statistics."""
 
 import copy
 import dataclasses
@@ -19,8 +19,8 @@ from torch.utils.checkpoint import checkpoint
 from waiting import wait_until
 
 BATCH, CLASSES = 13, 5
-FUTEX = "202"  # The number of the system call in which threads wait.
-# All in their own, with a remainder, with a remainder of one sample, and the whole batch.
+FUTEX = "202"  # Number of the system call in which threads wait.
+# One sample each, with a remainder, with a remainder of one sample, and the full batch.
 SIZES = [1, 4, 5, 6, 13]
 
 
@@ -32,7 +32,7 @@ def in_double_precision():
     yield
     torch.set_default_dtype(before)
     torch.set_num_threads(microbatch_threads)
-    # Whatever a test did, nothing of it stays.
+    # Checks that a test left no patch behind.
     assert functional.batch_norm.__module__ == "torch.nn.functional"
 
 
@@ -100,7 +100,7 @@ def synchronised():
 
 
 def without_running_statistics_in_eval():
-    """It takes the batch's statistics in evaluation too."""
+    """BatchNorm that uses the batch's statistics in evaluation too."""
     return nn.Sequential(nn.Linear(7, 9), nn.BatchNorm1d(9, track_running_stats=False), nn.Linear(9, CLASSES)).eval()
 
 
@@ -115,7 +115,7 @@ def own_forward():
 
 
 def spectral():
-    """A buffer that each forward writes, whatever the samples."""
+    """A buffer that each forward writes, independent of the samples."""
     inner = nn.utils.parametrizations.spectral_norm(nn.Linear(7, 9))
     return nn.Sequential(inner, nn.BatchNorm1d(9), nn.Tanh(), nn.Linear(9, CLASSES))
 
@@ -156,7 +156,7 @@ def gradients(model):
 
 
 def assert_equal(ours, theirs, most=1e-13):
-    """Gradients and buffers of two models are equal, to rounding."""
+    """Asserts that gradients and buffers of two models are equal, up to rounding."""
     assert float((gradients(ours) - gradients(theirs)).norm() / gradients(theirs).norm()) <= most
     for (name, one), other in zip(ours.named_buffers(), theirs.buffers(), strict=True):
         torch.testing.assert_close(one, other, rtol=most, atol=most, msg=name)
@@ -168,8 +168,8 @@ def assert_equal(ours, theirs, most=1e-13):
 @pytest.mark.parametrize("name", MODELS)
 def test_gradients_and_running_statistics_are_those_of_the_whole_batch(name, loss_fn, spill):
     """GIVEN a model with BatchNorm in training, and any loss
-    WHEN a batch goes through in micro-batches of any size
-    THEN loss, gradients, running statistics and counters are those of the whole batch, to rounding."""
+    WHEN a batch runs in micro-batches of any size
+    THEN loss, gradients, running statistics and counters equal those of the full batch, up to rounding."""
     kind, inputs = MODELS[name]
     for size in SIZES:
         ours, theirs = made(kind), made(kind)
@@ -183,9 +183,9 @@ def test_gradients_and_running_statistics_are_those_of_the_whole_batch(name, los
 
 @pytest.mark.parametrize("name", MODELS)
 def test_outputs_whose_loss_is_computed_elsewhere(name):
-    """GIVEN a model with BatchNorm in training, and a loop of one's own
-    WHEN it is given outputs, computes a loss, and calls backward
-    THEN gradients and statistics are those of the whole batch; a second backward is refused."""
+    """GIVEN a model with BatchNorm in training, and a custom loop
+    WHEN it gets outputs, computes a loss, and calls backward
+    THEN gradients and statistics equal those of the full batch; a second backward is refused."""
     kind, inputs = MODELS[name]
     for size in SIZES:
         ours, theirs = made(kind), made(kind)
@@ -211,7 +211,7 @@ def test_outputs_of_which_nobody_wants_gradients():
 
 
 def test_gradients_of_inputs_of_a_loop_of_ones_own():
-    # GIVEN inputs that another model has made; WHEN a loss of the outputs goes backward; THEN that model has its gradients
+    # GIVEN inputs from another model; WHEN a loss of the outputs runs backward; THEN that model gets its gradients
     results = []
     for size in (None, 4):
         discriminator, generator = made(Discriminator), made(lambda: nn.Linear(7, 7))
@@ -223,7 +223,7 @@ def test_gradients_of_inputs_of_a_loop_of_ones_own():
 
 
 def test_fifty_steps():
-    # GIVEN two copies of a model; WHEN one trains with whole batches and the other in lockstep; THEN they stay the same
+    # GIVEN two copies of a model; WHEN one trains with full batches and the other in lockstep; THEN they stay equal
     ours, theirs = made(residual_network), made(residual_network)
     optimizers = [torch.optim.SGD(model.parameters(), 0.05, momentum=0.9) for model in (ours, theirs)]
     for step in range(50):
@@ -251,7 +251,7 @@ class Discriminator(nn.Module):
 
 
 def test_a_discriminator_and_the_gradients_of_its_inputs():
-    # GIVEN a discriminator of a GAN, whose second input another model has made
+    # GIVEN a GAN's discriminator, whose second input comes from another model
     def loss_fn(outputs):
         return functional.softplus(-outputs["real"]).mean() + functional.softplus(outputs["generated"][0]).mean()
 
@@ -259,19 +259,19 @@ def test_a_discriminator_and_the_gradients_of_its_inputs():
     for size in (None, 4):
         discriminator, generator = made(Discriminator), made(lambda: nn.Linear(7, 7))
         inputs = (VECTORS, generator(VECTORS.flip(0)))
-        # WHEN it is trained in lockstep
+        # WHEN it trains in lockstep
         if size is None:
             loss_fn(discriminator(*inputs)).backward()
         else:
             lockstep(discriminator, inputs, size).run(loss_fn)
         results.append(nn.ModuleList([discriminator, generator]))
-    # THEN its gradients, its statistics, which move twice, and the generator's gradients are those of the whole batch
+    # THEN its gradients, its statistics, which move twice, and the generator's gradients equal those of the full batch
     assert_equal(results[1], results[0])
     assert results[1][0].inner[0].num_batches_tracked == 2
 
 
 def test_parameters_of_the_loss_and_a_scaler():
-    # GIVEN a loss with a parameter of its own; WHEN the loss is scaled for backward; THEN all gradients are scaled
+    # GIVEN a loss with its own parameter; WHEN the loss is scaled for backward; THEN all gradients are scaled
     temperature = nn.Parameter(torch.tensor(0.7))
     ours, theirs = made(perceptron), made(perceptron)
     expected = (theirs(VECTORS) * temperature).square().mean()
@@ -293,11 +293,11 @@ def with_dropout():
 
 
 def test_dropout_is_deterministic_and_differs_between_micro_batches():
-    # GIVEN a model with dropout around BatchNorm, and samples that are all the same
+    # GIVEN a model with dropout around BatchNorm, and identical samples
     masks = []
     inputs = VECTORS[:1].expand(BATCH, 7)
     model = made(with_dropout)
-    lockstep(model, inputs, 4).run(cross_entropy)  # (The first batch tries whether samples meet elsewhere, too.)
+    lockstep(model, inputs, 4).run(cross_entropy)  # (The first batch also tests whether samples mix elsewhere.)
     model[1].register_forward_hook(lambda module, arguments, output: masks.append(output.detach() != 0))
     # WHEN the same seed is set twice
     runs, after = [], []
@@ -307,17 +307,17 @@ def test_dropout_is_deterministic_and_differs_between_micro_batches():
         lockstep(model, inputs, 4).run(cross_entropy)
         runs.append(gradients(model))
         after.append(torch.rand(1))
-    # THEN gradients are the same, what is drawn afterwards is the same, and micro-batches had other masks
+    # THEN gradients and later random numbers are the same, and masks differ between micro-batches
     assert torch.equal(*runs) and torch.equal(*after)
     assert len(masks) == 8 and torch.equal(masks[0], masks[4])
     assert len({tuple(mask.flatten().tolist()) for mask in masks[:3]}) == 3
-    # AND the next batch has others again
+    # AND the next batch has other masks
     lockstep(model, inputs, 4).run(cross_entropy)
     assert not any(torch.equal(before, now) for before, now in zip(masks[:4], masks[8:], strict=True))
 
 
 def test_one_micro_batch_draws_what_the_whole_batch_would():
-    # GIVEN a micro-batch that is the whole batch; THEN dropout is the same, bit for bit, and so is what is drawn next
+    # GIVEN a micro-batch with the full batch; THEN dropout and later random numbers are bit-identical
     ours, theirs = made(with_dropout), made(with_dropout)
     torch.manual_seed(5)
     cross_entropy(theirs(VECTORS)).backward()
@@ -341,23 +341,23 @@ class Checkpointed(nn.Module):
 
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_checkpoints_draw_again_what_they_drew(reentrant):
-    # GIVEN a checkpoint around BatchNorm and dropout; WHEN its forward runs again, in lockstep
+    # GIVEN a checkpoint around BatchNorm and dropout; WHEN its forward runs again in lockstep
     ours, theirs = made(lambda: Checkpointed(reentrant)), made(lambda: Checkpointed(None))
     for model in (theirs, ours):
         torch.manual_seed(3)
         lockstep(model, VECTORS, 4).run(cross_entropy)
-    # THEN gradients are those without it
+    # THEN gradients equal those without the checkpoint
     assert float((gradients(ours) - gradients(theirs)).norm() / gradients(theirs).norm()) <= 1e-13
 
 
-# What the caller's thread has. --------------------------------------------------------------------------------------------
+# State of the caller's thread. --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_has_statistics_in_float32(dtype):
     """GIVEN a model in half precision, or in float32 under autocast
     WHEN it runs in lockstep
-    THEN its gradients are as close to those in double precision as the whole batch's are."""
+    THEN its gradients are as close to those in double precision as the full batch's are."""
     exact = made(residual_network)
     cross_entropy(exact(IMAGES)).backward()
 
@@ -385,7 +385,7 @@ def cross_entropy_in_float(outputs):
 
 
 def test_the_callers_hooks_modes_and_devices_reach_the_threads():
-    # GIVEN a default device, autocast and hooks on saved tensors, which belong to the calling thread
+    # GIVEN a default device, autocast and saved-tensor hooks, all local to the calling thread
     seen = []
 
     class Curious(nn.Module):
@@ -402,8 +402,8 @@ def test_the_callers_hooks_modes_and_devices_reach_the_threads():
     hooks = torch.autograd.graph.saved_tensors_hooks(lambda one: packed.append(one.shape) or one, lambda one: one)
     with hooks, torch.autocast("cpu", torch.bfloat16), torch.device("meta"):
         lockstep(model, VECTORS, 5).run(lambda outputs: outputs.square().mean())
-    # THEN micro-batches have them too
-    # (Forwards before them tried whether samples meet elsewhere, too.)
+    # THEN micro-batches run with them too
+    # (Earlier forwards tested whether samples mix elsewhere.)
     assert seen[-3:] == [("meta", True, torch.float64)] * 3
     assert packed.count((5, 7)) >= 2
 
@@ -414,11 +414,11 @@ def test_forward_hooks_run_once_in_each_micro_batch():
     with observing(lambda rows, samples: done.append((rows, samples))):
         lockstep(model, VECTORS, 5).run(cross_entropy)
     assert seen == [5, 5, 3]
-    # AND whoever wants to know of pieces is told of them
+    # AND the progress callback receives each micro-batch
     assert done == [(range(0, 5), 13), (range(5, 10), 13), (range(10, 13), 13)]
 
 
-# What cannot be. ----------------------------------------------------------------------------------------------------------
+# Failures and refusals. ---------------------------------------------------------------------------------------------------
 
 
 class Failing(nn.Module):
@@ -445,7 +445,7 @@ class Failing(nn.Module):
 @pytest.mark.parametrize("kind", [ZeroDivisionError, KeyboardInterrupt])
 def test_a_failure_ends_all_micro_batches(kind, when, spill):
     """GIVEN a model, or a loss, that fails
-    WHEN one micro-batch has come so far and others wait
+    WHEN one micro-batch reaches the failure while others wait
     THEN all of them end, the error reaches the caller, and buffers and random numbers are as before."""
 
     def action():
@@ -459,7 +459,7 @@ def test_a_failure_ends_all_micro_batches(kind, when, spill):
         assert torch.equal(buffer, before[name]), name
     assert torch.equal(torch.get_rng_state(), drawn)
     assert when == "backward" or all(parameter.grad is None for parameter in model.parameters())
-    # AND the next batch is as if nothing had happened
+    # AND the next batch is unaffected
     model.zero_grad()
     model.when = "never"
     theirs = copy.deepcopy(model)
@@ -469,13 +469,13 @@ def test_a_failure_ends_all_micro_batches(kind, when, spill):
 
 
 def waits_for_a_lock(thread):
-    """Reads the system call of a thread: waiting for a lock has no timeout, waiting for the interpreter has one."""
+    """Reads the system call of a thread: a wait for a lock has no timeout, a wait for the interpreter has one."""
     number, *arguments = Path(f"/proc/self/task/{thread.native_id}/syscall").read_text().split()
     return number == FUTEX and int(arguments[3], 16) == 0
 
 
 def test_an_interrupt_while_a_micro_batch_computes(request):
-    # GIVEN a micro-batch that computes until it is to end, in a program that hears of interrupts (one started in the
+    # GIVEN a micro-batch that computes until it is stopped, in a program that receives interrupts (a program started in the
     # background does not)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
@@ -487,14 +487,14 @@ def test_an_interrupt_while_a_micro_batch_computes(request):
         wait_until(lambda: MicrobatchThread.current()._is_ending)
 
     model = made(lambda: Failing(action, "forward"))
-    # WHEN the program is interrupted; THEN it hears of that, and no thread is left
+    # WHEN the program is interrupted; THEN it receives the interrupt, and no thread remains
     with pytest.raises(KeyboardInterrupt):
         lockstep(model, VECTORS, 5).run(cross_entropy)
     assert not microbatch_threads()
 
 
 class Wayward(nn.Module):
-    """Small micro-batches go another way than large ones."""
+    """Takes another branch for small micro-batches."""
 
     def __init__(self, way):
         super().__init__()
@@ -510,7 +510,8 @@ class Wayward(nn.Module):
 
 @pytest.mark.parametrize("way", ["another", "none", "more"])
 def test_micro_batches_that_go_different_ways_are_refused(way):
-    # GIVEN a model that runs other layers for other samples; THEN it is refused in words, and is as before
+    # GIVEN a model that runs other layers for other samples; THEN an explanatory error refuses it, and the model is
+    # unchanged
     model = Wayward(way)
     with pytest.raises(
         RuntimeError, match=r"samples 0 to 4 went on to .*, but samples 10 to 12 to .*depends on the samples"
@@ -535,13 +536,13 @@ def test_other_buffers_that_depend_on_the_samples_are_refused():
     with pytest.raises(RuntimeError, match="the buffer seen depends on the samples"):
         lockstep(model, VECTORS, 5).run(lambda outputs: outputs.square().mean())
     assert not model.seen.any() and model.norm.num_batches_tracked == 0
-    # WHEN that is allowed; THEN it is as after the last micro-batch, and BatchNorm is exact
+    # WHEN exact=False; THEN the model is as after the last micro-batch, and BatchNorm is exact
     lockstep(model, VECTORS, 5, exact=False).run(lambda outputs: outputs.square().mean())
     torch.testing.assert_close(model.seen, 0.1 * VECTORS[10:].mean(0))
     torch.testing.assert_close(model.norm.running_mean, 0.1 * VECTORS.mean(0))
 
 
-def test_what_lockstep_is_not_for_is_said():
+def test_unsupported_uses_of_lockstep_are_refused():
     with pytest.raises(ValueError, match="more than 1 value"):
         lockstep(perceptron(), VECTORS[:1], 1).run(lambda outputs: outputs.mean())
     with pytest.raises(ValueError, match=r"shape \(13,\): it must be"):
@@ -553,7 +554,7 @@ def test_what_lockstep_is_not_for_is_said():
 
 
 def test_running_out_of_memory_begins_again_with_half_the_size():
-    # GIVEN a model in which more than three samples at once do not fit
+    # GIVEN a model that fits at most three samples at once
     sizes = []
 
     class Large(nn.Module):
@@ -569,14 +570,14 @@ def test_running_out_of_memory_begins_again_with_half_the_size():
 
     ours, theirs = made(Large), made(perceptron)
     cross_entropy(theirs(VECTORS)).backward()
-    # WHEN a batch is to go through in larger ones; THEN it goes through in smaller ones, exactly
+    # WHEN the requested micro-batches are larger; THEN smaller ones run, with exact results
     lockstep(ours, VECTORS, 8).run(cross_entropy)
     assert sizes == [8, 4, 2, 2, 2, 2, 2, 2, 1]
     assert_equal(ours, theirs)
 
 
 class Unmeasured:
-    """A sizing that knows nothing yet."""
+    """A sizing without measurements."""
 
     def size(self, left):
         return 1
@@ -586,7 +587,7 @@ class Unmeasured:
 
 
 def test_sizes_that_nobody_asked_for():
-    # GIVEN a batch of 70 samples, no size, and a model in which three samples at once do not fit
+    # GIVEN a batch of 70 samples, no given size, and a model for which three samples at once do not fit
     sizes = []
 
     class Recording(nn.Module):
@@ -603,7 +604,7 @@ def test_sizes_that_nobody_asked_for():
     torch.manual_seed(0)
     model = Recording()
     batch = Batch.of(model, torch.randn(70, 7), micro_batch=1, memory="auto", exact=True)
-    # WHEN it runs; THEN there are at most 32 micro-batches, but for those that had to be smaller, then and in the next batch
+    # WHEN it runs; THEN at most 32 micro-batches run, unless they had to be smaller, in this batch and the next
     for expected in ([3, *[1] * 70], [1] * 70):
         Lockstep(dataclasses.replace(batch, sizing=Unmeasured())).run(lambda outputs: outputs.square().mean())
         assert sizes == expected

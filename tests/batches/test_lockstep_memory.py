@@ -1,4 +1,4 @@
-"""Lockstep: memory of micro-batches that wait."""
+"""Lockstep: memory of waiting micro-batches."""
 
 import ctypes
 import weakref
@@ -15,7 +15,7 @@ from test_lockstep import assert_equal, in_double_precision, lockstep, made, num
 from torch import nn
 from torch.nn import functional
 
-__all__ = ["in_double_precision"]  # It is used by all tests here.
+__all__ = ["in_double_precision"]  # All tests here use it.
 
 
 def mean_of_squares(outputs):
@@ -24,8 +24,8 @@ def mean_of_squares(outputs):
 
 @pytest.fixture
 def returns(monkeypatch):
-    """Nothing may stay, much may be on its way, copies take long, and memory to which something comes back has NaN in it
-    before. Returns how many storages were on their way back when a thread was expected."""
+    """Keeps nothing resident, allows many pending copies, slows copies down, and fills memory with NaN before data returns
+    to it. Returns the number of storages on their way back at each expected thread."""
     spilling, resize, expect = Spilling.__init__, torch.UntypedStorage.resize_, MicrobatchMemory.expect
     counts = []
 
@@ -47,7 +47,7 @@ def returns(monkeypatch):
 
 
 class Branches(nn.Module):
-    """What is alive across a BatchNorm beside what autograd saves; and a table that the first forward makes and keeps."""
+    """Keeps tensors alive across a BatchNorm beside autograd's saved ones, and a table that the first forward creates."""
 
     def __init__(self):
         super().__init__()
@@ -66,10 +66,10 @@ class Branches(nn.Module):
 
 
 @pytest.mark.parametrize("pieces", [2, 3, 4])
-def test_what_leaves_and_comes_back_beside_a_thread_that_computes(returns, pieces):
-    """GIVEN threads that wait on the host, of which one leaves and one comes back while another computes
-    WHEN one reads what another has made, also if there are only two
-    THEN gradients are those of the whole batch, in each of several batches."""
+def test_spilling_beside_a_computing_thread(returns, pieces):
+    """GIVEN waiting threads on the host, one offloading and one loading while another computes
+    WHEN one reads another's result, also with only two
+    THEN gradients equal those of the full batch, in each of several batches."""
     inputs = torch.randn(4 * pieces, 256, 256, generator=numbers(1))
     ours, theirs = made(Branches), made(Branches)
     for _ in range(2):
@@ -80,7 +80,7 @@ def test_what_leaves_and_comes_back_beside_a_thread_that_computes(returns, piece
 
 
 def test_a_loss_may_look_at_what_layers_have_made(returns):
-    # GIVEN a model that keeps features of its last forward; WHEN the loss reads them; THEN they are there
+    # GIVEN a model that keeps features of its last forward; WHEN the loss reads them; THEN they are resident
     inputs = torch.randn(12, 256, 256, generator=numbers(1))
     ours, theirs = made(Branches), made(Branches)
     theirs(inputs)
@@ -90,7 +90,7 @@ def test_a_loss_may_look_at_what_layers_have_made(returns):
 
 
 def test_a_failure_whose_memory_cannot_come_back_undoes_the_rest(returns, monkeypatch):
-    """GIVEN a host or a GPU on which nothing of what has left can come back
+    """GIVEN a host or a GPU where offloaded memory cannot be loaded back
     WHEN a model fails
     THEN its own error is raised, once, and buffers are as before."""
 
@@ -116,8 +116,8 @@ def test_a_failure_whose_memory_cannot_come_back_undoes_the_rest(returns, monkey
     assert model.calls == 0 and failures == [4]
 
 
-def test_what_was_learnt_is_of_one_kind_of_batch():
-    # GIVEN a batch that fits; THEN that says nothing of larger samples, of another mode, device, or memory
+def test_a_history_belongs_to_one_kind_of_batch():
+    # GIVEN a batch that fits; THEN larger samples, another mode, device, or memory are not assumed to fit
     model, pieces = residual_network(), [range(2), range(2, 4)]
     cpu, card = torch.device("cpu"), torch.device("cuda", 0)
     known = LockstepHistory.of(model, cpu, None, pieces, "small")
@@ -130,7 +130,7 @@ def test_what_was_learnt_is_of_one_kind_of_batch():
 
 
 class Tables(nn.Module):
-    """Keeps a table that its first forward makes, and what its last forward made."""
+    """Keeps a table from its first forward, and the features of its last forward."""
 
     def __init__(self):
         super().__init__()
@@ -142,7 +142,7 @@ class Tables(nn.Module):
         if self.table is None:
             self.table = torch.arange(x[0].numel()).reshape(x[0].shape).cos()
         x = x + self.table
-        if torch.is_grad_enabled():  # (Before, a few samples are tried.)
+        if torch.is_grad_enabled():  # (A few samples run first, as a trial.)
             self.waiting = [one().untyped_storage().nbytes() for one in self.kept if one() is not None]
             self.kept.append(weakref.ref(x))
         self.last_features = self.norm(x)
@@ -152,7 +152,7 @@ class Tables(nn.Module):
 def test_those_that_wait_are_on_the_host():
     """GIVEN micro-batches with activations of MiBs, and a table that all of them use
     WHEN they wait for each other
-    THEN those that wait take no memory, and gradients are the same; also what the model keeps is whole afterwards."""
+    THEN waiting ones use no memory, gradients are the same, and the model's kept tensors are intact afterwards."""
     inputs = torch.randn(6, 3, 160, 160, generator=numbers(1))
     ours, theirs = made(Tables), made(Tables)
     theirs(inputs).square().mean().backward()
@@ -163,16 +163,16 @@ def test_those_that_wait_are_on_the_host():
     torch.testing.assert_close(ours.table, theirs.table)
 
 
-def test_what_there_is_room_for_stays():
+def test_tensors_stay_while_they_fit():
     # GIVEN three tensors of a thread, of 2, 4 and 2 MiB, and room for 5 MiB
     spilling = Spilling(torch.device("cpu"), room=5 << 20)
     memory = MicrobatchMemory(spilling, MicrobatchHistory(0))
     with memory:
         tensors = [torch.full((size << 17,), float(size)) for size in (2, 4, 2)]
-    # WHEN it waits; THEN what does not fit is away
+    # WHEN it waits; THEN the tensor that does not fit is offloaded
     memory.suspend([])
     assert [one.untyped_storage().nbytes() >> 20 for one in tensors] == [2, 0, 2]
-    # AND WHEN it goes on; THEN all is there, and there is as much room as before
+    # AND WHEN it resumes; THEN all are resident, and the room is as before
     memory.resume()
     assert all(bool((one == size).all()) for one, size in zip(tensors, (2, 4, 2), strict=True))
     assert spilling.room == 5 << 20
@@ -182,10 +182,10 @@ def test_what_there_is_room_for_stays():
 @pytest.mark.parametrize("room", [0, 8 << 20, 64 << 20], ids=["no room", "8 MiB", "64 MiB"])
 @pytest.mark.parametrize("kind", [residual_network, own_forward])
 def test_spilled_gradients_of_large_samples(kind, room, keep, monkeypatch):
-    """GIVEN activations above the size from which they go to the host, and more or less room for those that wait, for those
-    on their way, and for what autograd saves
-    WHEN several steps are done, of which later ones know the order of the first
-    THEN gradients are those of the whole batch."""
+    """GIVEN activations above the smallest offloaded size, and limits on waiting memory, pending copies and autograd's saved
+    tensors
+    WHEN several steps run, the later ones with the order of the first
+    THEN gradients equal those of the full batch."""
     monkeypatch.setattr(lockstep_history, "_room", lambda device, memory: room)
     inputs = torch.randn(5, 3, 96, 96, generator=numbers(1))
     if kind is own_forward:
@@ -201,13 +201,13 @@ def test_spilled_gradients_of_large_samples(kind, room, keep, monkeypatch):
         assert_equal(ours, theirs)
 
 
-def test_what_fits_is_not_copied(monkeypatch):
-    # GIVEN a model of which a batch was seen to fit
+def test_batches_that_fit_are_not_copied(monkeypatch):
+    # GIVEN a model with a batch that is known to fit
     inputs = torch.randn(4, 3, 96, 96, generator=numbers(1))
     ours, theirs = made(residual_network), made(residual_network)
     LockstepHistory.of(ours, torch.device("cpu"), None, [range(2), range(2, 4)], Samples(inputs).form).fits = True
     monkeypatch.setattr(threaded_batch, "MicrobatchMemory", None)
-    # WHEN it is computed; THEN nothing of it goes to the host, and gradients are the same
+    # WHEN it runs; THEN nothing is offloaded, and gradients are the same
     lockstep(ours, inputs, 2, spill=True).run(mean_of_squares)
     theirs(inputs).square().mean().backward()
     assert_equal(ours, theirs)

@@ -1,4 +1,4 @@
-"""Models whose samples meet, other than in BatchNorm: pieces would be wrong, which is found by trying."""
+"""Models whose samples mix outside BatchNorm: micro-batches would be wrong, and a trial detects it."""
 
 import warnings
 
@@ -16,7 +16,7 @@ CRITERION = nn.CrossEntropyLoss()
 
 
 class Around(nn.Module):
-    """Something between layers, which have dropout."""
+    """A given layer between layers with dropout."""
 
     def __init__(self, between):
         super().__init__()
@@ -29,7 +29,7 @@ class Around(nn.Module):
 
 
 class AmongSamples(nn.Module):
-    """Attention that takes the batch for a sequence."""
+    """Attention that treats the batch as a sequence."""
 
     def __init__(self):
         super().__init__()
@@ -40,7 +40,7 @@ class AmongSamples(nn.Module):
 
 
 class InTraining(nn.Module):
-    """A normalisation of one's own, with functional dropout beside it."""
+    """A custom normalisation, with functional dropout beside it."""
 
     def forward(self, x):
         return functional.dropout(x - x.mean(0), 0.1, self.training)
@@ -51,7 +51,7 @@ def without_mean(x):
 
 
 def ways(model, size):
-    """A batch in pieces: by a mean, by a loss of all outputs, in a loop of one's own, and from an iterable."""
+    """A batch in micro-batches: with a mean, with a loss of all outputs, in a custom loop, and from an iterable."""
     yield lambda: package.accumulate(model, IMAGES, CRITERION, targets=LABELS, micro_batch=size)
     yield lambda: package.accumulate(model, IMAGES, contrastive, micro_batch=size)
     yield lambda: package.InfinityBatch(model, verbose=False, micro_batch=size).batch_(IMAGES)
@@ -61,43 +61,43 @@ def ways(model, size):
 @pytest.mark.parametrize("size", [1, 2, 5])
 @pytest.mark.parametrize("between", [lambda: without_mean, AmongSamples, InTraining], ids=["mean", "attention", "own"])
 def test_models_whose_samples_meet_are_refused(between, size):
-    # GIVEN a model that mixes samples, with dropout; WHEN a batch goes through it in pieces
+    # GIVEN a model that mixes samples, with dropout; WHEN a batch runs in micro-batches
     torch.manual_seed(0)
-    # (From an iterable that gives one sample at a time there are no two to try.)
+    # (An iterable of single samples has no two samples for the trial.)
     for index in range(4 if size > 1 else 3):
         model = Around(between())
-        # THEN it is refused, each time, before there are gradients
+        # THEN it is refused, each time, before gradients exist
         for _ in range(2):
             with pytest.raises(RuntimeError, match="depend on which others are in its batch"):
                 list(ways(model, size))[index]()
         assert all(one.grad is None for one in model.parameters())
-    # AND a whole batch is not
+    # AND a full batch is not
     package.accumulate(Around(between()), IMAGES, contrastive, micro_batch=BATCH)
 
 
 def test_beside_batchnorm():
-    # GIVEN BatchNorm, which pieces in lockstep compute exactly, and a mean over samples, which they do not
+    # GIVEN BatchNorm, which lockstep computes exactly, and a mean over samples, which it does not
     model = nn.Sequential(nn.BatchNorm1d(7), Around(without_mean))
     with pytest.raises(RuntimeError, match="depend on which others"):
         package.accumulate(model, IMAGES, CRITERION, targets=LABELS, micro_batch=4)
     assert torch.equal(model[0].running_mean, torch.zeros(7)) and model[0].num_batches_tracked == 0
 
 
-def test_what_is_not_exact_is_said():
-    # GIVEN exact=False; WHEN a model mixes samples; THEN it is computed, and said once
+def test_inexact_gradients_are_warned_about_once():
+    # GIVEN exact=False; WHEN a model mixes samples; THEN it runs, with one warning
     model = Around(without_mean)
     with pytest.warns(UserWarning, match="not exact: the model's outputs for a sample depend on which others"):
         package.accumulate(model, IMAGES, CRITERION, targets=LABELS, micro_batch=4, exact=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         package.accumulate(model, IMAGES, CRITERION, targets=LABELS, micro_batch=4, exact=False)
-    # AND it is refused again where that is not allowed
+    # AND without exact=False it is refused again
     with pytest.raises(RuntimeError, match="depend on which others"):
         package.accumulate(model, IMAGES, CRITERION, targets=LABELS, micro_batch=4)
 
 
 def test_samples_that_are_compared_within_the_model():
-    # GIVEN a model that returns how alike its samples are: pieces have a part of that
+    # GIVEN a model that returns the similarity of its samples, of which micro-batches contain only a part
     model = Around(lambda x: x)
     model.register_forward_hook(lambda module, arguments, output: output @ output.T)
     with pytest.raises(RuntimeError, match="compare samples in the loss"):
@@ -105,7 +105,7 @@ def test_samples_that_are_compared_within_the_model():
 
 
 class States(nn.Module):
-    """Returns the last states of its layers: as many as a piece may have samples."""
+    """Returns the last states of its layers, whose number may equal the micro-batch size."""
 
     def __init__(self, layers):
         super().__init__()
@@ -118,7 +118,7 @@ class States(nn.Module):
 
 @pytest.mark.parametrize("layers", [1, 2, 3, 4])
 def test_outputs_whose_first_dimension_is_a_pieces_size_by_chance(layers):
-    # GIVEN a batch in equal pieces, and an output that has as many layers as these samples
+    # GIVEN a batch in equal micro-batches, and an output with one row per layer, as many as a micro-batch has samples
     torch.manual_seed(0)
     for size in (layers, 1, 5):
         model = States(layers)
@@ -128,7 +128,7 @@ def test_outputs_whose_first_dimension_is_a_pieces_size_by_chance(layers):
 
 
 class Scaled(nn.Module):
-    """Returns what its outputs are to be multiplied by, as CLIP does."""
+    """Returns a factor for its outputs, as CLIP does."""
 
     def __init__(self):
         super().__init__()
@@ -138,15 +138,15 @@ class Scaled(nn.Module):
         return {"logits": self.layer(x), "logit_scale": self.scale.exp()}
 
 
-def test_what_cannot_be_cut_is_named():
-    # GIVEN an output that is a parameter, images of several sizes in a list, and packed sequences
+def test_outputs_and_inputs_that_cannot_be_cut_are_named():
+    # GIVEN a parameter as an output, images of several sizes in a list, and packed sequences
     packed = nn.utils.rnn.pack_sequence([torch.randn(3, 7), torch.randn(2, 7)])
     images = [torch.randn(3, 8, 8), torch.randn(3, 6, 9), torch.randn(3, 5, 5)]
     pictured = Around(nn.Identity())
     pictured.register_forward_pre_hook(
         lambda module, arguments: (torch.stack([one.mean((0, 1))[:7] for one in arguments[0]]),)
     )
-    # THEN each is refused by its name, with what to do
+    # THEN each is refused by name, with a fix
     with pytest.raises(ValueError, match=r"'logit_scale' is a tensor of shape .*leave it out of the outputs"):
         package.accumulate(Scaled(), IMAGES, lambda outputs: outputs["logits"].logsumexp(1).mean(), micro_batch=4)
     with pytest.raises(ValueError, match=r"the argument 'x' is a list of tensors.*make the list of it"):
@@ -171,18 +171,18 @@ class UpTo(nn.Module):
 
 @pytest.mark.parametrize("kind", [list, tuple, numpy.array, torch.tensor, lambda lengths: [str(one) for one in lengths]])
 def test_values_of_samples_are_cut_with_them(kind):
-    # GIVEN a number or a text for each sample; WHEN a batch goes through in pieces
+    # GIVEN a number or a text for each sample; WHEN a batch runs in micro-batches
     lengths = [1 + index % 7 for index in range(BATCH)]
     ours, theirs = UpTo(), UpTo()
     package.accumulate(ours, {"x": IMAGES, "lengths": kind(lengths)}, CRITERION, targets=LABELS, micro_batch=4)
-    # THEN each has its own
+    # THEN each sample keeps its own
     CRITERION(theirs(IMAGES, lengths), LABELS).backward()
     for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad)
 
 
 class Balanced(nn.Module):
-    """Returns its loss, in which a balance of experts is too small to be seen."""
+    """Returns its loss, in which the balance of experts is too small to detect."""
 
     def __init__(self):
         super().__init__()
@@ -203,7 +203,7 @@ def test_a_balance_of_experts_is_seen_in_its_gradients(dtype):
 
 
 class Remembering(nn.Module):
-    """Gives something else whenever it is called."""
+    """Returns different outputs at each call."""
 
     calls = 0
 
@@ -213,7 +213,7 @@ class Remembering(nn.Module):
 
 
 class Trimming(nn.Module):
-    """Leaves out what no sample of the batch has: zeros at the end."""
+    """Trims trailing zeros that all samples of the batch share."""
 
     def forward(self, x):
         length = int((x > 0).sum(1).max())
@@ -222,8 +222,8 @@ class Trimming(nn.Module):
 
 
 def test_others_are_not_taken_for_such():
-    # GIVEN models that only look as if: with random numbers always, with a memory, that need several samples, with
-    # power iterations, with outputs as long as the longest sample; WHEN they are tried
+    # GIVEN models that only seem to mix: always random, stateful, requiring several samples, with power iterations, or with
+    # outputs as long as the longest sample; WHEN they are tried
     def several(x):
         if len(x) < 4:
             raise ValueError("too few")
@@ -238,7 +238,7 @@ def test_others_are_not_taken_for_such():
         random, buffers = torch.get_rng_state(), [one.clone() for one in model.buffers()]
         batch = mixing.Batch.of(model, IMAGES, micro_batch=4, memory="auto", exact=True)
         mixing.look_for_mixing(batch, joins=True)
-        # THEN nothing is refused, and nothing is left of it
+        # THEN none is refused, and the trial leaves no trace
         assert torch.equal(torch.get_rng_state(), random)
         assert all(torch.equal(one, other) for one, other in zip(model.buffers(), buffers, strict=True))
         assert all(module.training for module in model.modules())
@@ -248,12 +248,12 @@ def test_others_are_not_taken_for_such():
 
 @pytest.mark.parametrize("compiled", [lambda model: torch.compile(model, backend="eager"), lambda model: model])
 def test_compiled_models_are_tried_too(compiled):
-    # GIVEN a model that is compiled, or a part of it; WHEN its samples meet; THEN it is refused
+    # GIVEN a model that is compiled, in whole or in part; WHEN its samples mix; THEN it is refused
     model = Around(without_mean)
     model.first = torch.compile(model.first, backend="eager")
     with pytest.raises(RuntimeError, match="depend on which others"):
         package.accumulate(compiled(model), IMAGES, CRITERION, targets=LABELS, micro_batch=4)
-    # AND where they do not, pieces give the gradients of the whole batch
+    # AND if they do not, micro-batches give full-batch gradients
     ours, theirs = Around(nn.Identity()).eval(), Around(nn.Identity()).eval()
     package.accumulate(compiled(ours), IMAGES, CRITERION, targets=LABELS, micro_batch=4)
     CRITERION(theirs(IMAGES), LABELS).backward()
@@ -262,7 +262,7 @@ def test_compiled_models_are_tried_too(compiled):
 
 
 class Tabled(nn.Module):
-    """Keeps a table of its first inputs' number format, and counts its forwards."""
+    """Keeps a table in its first inputs' dtype, and counts its forwards."""
 
     def __init__(self):
         super().__init__()
@@ -278,12 +278,12 @@ class Tabled(nn.Module):
 
 
 def test_nothing_is_left_of_the_trial():
-    # GIVEN a model that keeps what its forward makes; WHEN a batch goes through it
+    # GIVEN a model that keeps its forward's results; WHEN a batch runs through it
     model = Tabled().float()
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         package.accumulate(model, IMAGES.float(), CRITERION, targets=LABELS, micro_batch=4)
-    # THEN its tables, counts and warnings are of the pieces alone
+    # THEN its tables, counts and warnings come from the micro-batches alone
     assert len(heard) == model.calls
     assert model.table.dtype == torch.float32
     assert model.calls == len(model.seen) == -(-BATCH // 4)

@@ -1,5 +1,5 @@
-"""Generated models whose samples meet in every direction, or share random numbers, from strongly to as weakly as rounding:
-each is refused, or pieces give the gradients of the whole batch."""
+"""Generated models whose samples mix in every direction, or share random numbers, at strengths from large down to rounding:
+each is refused, or its micro-batch gradients equal those of the full batch."""
 
 import copy
 import random
@@ -15,18 +15,18 @@ BATCH, FEATURES, CLASSES = 11, 16, 5
 
 
 def shifted(x, by):
-    """Each sample's neighbour in the batch, and nothing beyond its end."""
+    """Each sample's neighbour in the batch; zeros beyond its end."""
     return functional.pad(x, (0, 0, max(by, 0), max(-by, 0)))[max(-by, 0) :][: len(x)]
 
 
 def kept_of_all(x):
-    """1 for the half of the batch with the largest sums, as a layer of experts with a capacity keeps it."""
+    """1 for the half of the batch with the largest sums, like an expert layer with a capacity."""
     sums = x.sum(1)
     return (sums >= sums.sort(descending=True).values[(len(x) - 1) // 2]).to(x.dtype)[:, None]
 
 
 def in_the_backward(x, strength):
-    """A gradient that has the mean of the batch in it. The forward mixes nothing."""
+    """A gradient that contains the mean of the batch. The forward mixes nothing."""
     y = x * 1
     if y.requires_grad:
         y.register_hook(lambda gradient: gradient + strength * gradient.sum(0))
@@ -52,7 +52,7 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 
 
 class Mixing(nn.Module):
-    """A small network with something between its layers."""
+    """A small network with a mixing function between its layers."""
 
     def __init__(self, between, dtype):
         super().__init__()
@@ -65,7 +65,7 @@ class Mixing(nn.Module):
 
 
 def both(model, inputs, labels, size):
-    """The distance of gradients in pieces from those of the whole batch, as a share."""
+    """Relative distance between micro-batch and full-batch gradients."""
     whole = copy.deepcopy(model)
     functional.cross_entropy(whole(inputs), labels).backward()
     package.accumulate(model, inputs, nn.CrossEntropyLoss(), targets=labels, micro_batch=size)
@@ -84,17 +84,17 @@ def test_samples_that_meet_are_found_or_make_no_difference(kind, dtype):
     inputs = torch.randn(BATCH, 7, generator=generator).to(dtype)
     labels = torch.randint(CLASSES, (BATCH,), generator=generator)
     refused = []
-    # GIVEN a model whose samples meet, more and more weakly; WHEN a batch goes through it in pieces
+    # GIVEN a model whose samples mix, more and more weakly; WHEN a batch runs in micro-batches
     strengths = [10.0**-power for power in range(16)]
     for strength in strengths:
         model = Mixing(lambda x, strength=strength: MIXING[kind](x, strength), dtype)
         try:
-            # THEN it is refused, or gradients are the whole batch's, but for rounding
+            # THEN it is refused, or gradients equal the full batch's, up to rounding
             assert both(model, inputs, labels, 4) <= allowed * rounding, (kind, strength)
         except RuntimeError as error:
             assert "depend on which others are in its batch" in str(error)
             refused.append(strength)
-    # AND what is refused is more than rounding
+    # AND only mixing above rounding is refused
     assert 1.0 in refused
     assert min(refused) >= rounding / 32
 
@@ -126,7 +126,7 @@ APART = {
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("kind", APART)
 def test_samples_that_do_not_meet_are_not_refused(kind, dtype):
-    # GIVEN models whose samples are apart; WHEN a batch goes through in pieces of any size; THEN none is refused
+    # GIVEN models with independent samples; WHEN a batch runs in micro-batches of any size; THEN none is refused
     make, shape = APART[kind]
     for seed in range(3):
         torch.manual_seed(seed)
@@ -164,16 +164,16 @@ def in_pieces(between, dtype, device="cpu"):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("kind", SHARED)
 def test_random_numbers_of_all_samples_are_found_or_make_no_difference(kind, dtype):
-    # GIVEN a model whose samples share random numbers, which matter less and less; WHEN a batch goes through in pieces
+    # GIVEN a model whose samples share random numbers, with less and less effect; WHEN a batch runs in micro-batches
     for power in range(16):
         strength, before = 10.0**-power, (random.getstate(), numpy.random.get_state()[1].tolist())
-        # THEN it is refused, as long as that is more than rounding
+        # THEN it is refused while the effect exceeds rounding
         if strength >= 16 * torch.finfo(dtype).eps:
             with pytest.raises(RuntimeError, match="all samples of a batch share random numbers of the model"):
                 in_pieces(lambda x, strength=strength: SHARED[kind](x, strength), dtype)
-            # AND the program's random numbers are as before
+            # AND the program's random number state is as before
             assert before == (random.getstate(), numpy.random.get_state()[1].tolist())
-    # AND numbers without an effect are none
+    # AND random numbers without effect are allowed
     in_pieces(lambda x: SHARED[kind](x, 0.0), dtype)
 
 
@@ -182,7 +182,7 @@ def one_by_one(x):
 
 
 def by_a_seed(x):
-    """Numbers of each sample from another generator, as cuDNN's recurrent layers draw them."""
+    """Random numbers of each sample from a separate generator, as in cuDNN's recurrent layers."""
     seed = torch.empty((), dtype=torch.long).random_()
     return x + torch.randn(x.shape, generator=torch.Generator().manual_seed(int(seed))).to(x)
 
@@ -205,5 +205,5 @@ APART_AT_RANDOM = {
 
 @pytest.mark.parametrize("kind", APART_AT_RANDOM)
 def test_random_numbers_of_each_sample_are_not_refused(kind):
-    # GIVEN random numbers of each sample; WHEN a batch goes through in pieces, THEN it is not refused
+    # GIVEN random numbers for each sample; WHEN a batch runs in micro-batches, THEN it is not refused
     in_pieces(APART_AT_RANDOM[kind], torch.float32)

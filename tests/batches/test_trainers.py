@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer and Lightning's with memlab's batches: as without."""
+"""Hugging Face's and Lightning's trainers with memlab's batches give the same results as without."""
 
 import memlab as package
 import pytest
@@ -11,7 +11,7 @@ WORDS, LENGTH = 50, 12
 
 
 class Texts(torch.utils.data.Dataset):
-    """Texts of which some have few labels, so that means of means would be wrong."""
+    """Texts, a few with few labels, so that a mean of means would be wrong."""
 
     def __init__(self, count=26):
         numbers = torch.Generator().manual_seed(0)
@@ -40,7 +40,7 @@ class InPieces(package.BigBatches, transformers.Trainer):
 
 
 class OwnLoss:
-    """A loss of one's own, which ignores what the Trainer counts: a mean over labels."""
+    """A custom loss that ignores the Trainer's counts: a mean over labels."""
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         logits = model(input_ids=inputs["input_ids"]).logits
@@ -81,7 +81,7 @@ def train(kind, folder, **options):
     "kinds", [(transformers.Trainer, InPieces), (OwnLossPlain, OwnLossInPieces)], ids=["model's", "own"]
 )
 def test_the_trainer_in_pieces_trains_as_without(tmp_path, kinds, options):
-    # GIVEN a training with Hugging Face's Trainer, with labels of uneven numbers, WHEN its batches are computed in pieces
+    # GIVEN Hugging Face's Trainer with varying label counts, WHEN its batches run in micro-batches
     plain, pieces = kinds
     losses, weights = train(plain, tmp_path / "plain", **options)
     got, trained = train(pieces, tmp_path / "pieces", **options)
@@ -91,8 +91,8 @@ def test_the_trainer_in_pieces_trains_as_without(tmp_path, kinds, options):
         assert (one - other).abs().max() <= 1e-9
 
 
-def test_what_pieces_are_not_right_for_is_refused(tmp_path):
-    # GIVEN several processes without a size of pieces, or DeepSpeed, WHEN a step begins, THEN it says so
+def test_unsupported_trainers_are_refused(tmp_path):
+    # GIVEN several processes without a micro-batch size, or DeepSpeed, WHEN a step begins, THEN an error explains it
     class Accelerator:
         distributed_type, num_processes = "MULTI_GPU", 2
 
@@ -106,7 +106,7 @@ def test_what_pieces_are_not_right_for_is_refused(tmp_path):
 
 
 def test_lightning_offloads_activations(monkeypatch):
-    # GIVEN a training with Lightning, and one with the callback
+    # GIVEN training with Lightning, with and without the callback
     lightning = pytest.importorskip("lightning.pytorch")
     from memlab._activations import offloaded_forward
 
@@ -140,7 +140,7 @@ def test_lightning_offloads_activations(monkeypatch):
         return list(model.parameters())
 
     expected = trained([])
-    # WHEN it trains, THEN each step's activations are offloaded, and weights are the same bits
+    # WHEN it trains, THEN each step's activations are offloaded, and weights are bit-identical
     got = trained([package.offload_callback("16KiB", device="cpu")])
     assert len(begun) >= 6
     assert all(torch.equal(one, other) for one, other in zip(got, expected, strict=True))

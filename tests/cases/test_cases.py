@@ -1,4 +1,4 @@
-"""Small programs that memlab once answered wrongly, each with the answer that is right."""
+"""Small programs that memlab once handled wrongly, each with its correct result."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def answer(memlab):
-    """What a program prints as JSON, on a simulated card with that much memory."""
+    """JSON output of a program on a simulated card with that much memory."""
 
     def answer(name, *arguments, gibibytes=8):
         env = {"PYTHONPATH": ROOT / "python"}
@@ -26,9 +26,9 @@ def answer(memlab):
 
 def test_gradients_are_those_of_the_whole_batch_or_refused(answer):
     pytest.importorskip("transformers")
-    # GIVEN rows with Python's numbers, rows that depend on earlier ones, and a loss that balances experts over a batch
+    # GIVEN rows with Python numbers, rows that depend on earlier ones, and a loss that balances experts over a batch
     found = answer("wrong_gradients.py")
-    # THEN the first are cut with their rows and give the gradients of the whole batch, AND the others are refused
+    # THEN the first are split with their rows and give the gradients of the full batch, AND the others are refused
     assert found["lengths as a list"] < 1e-5
     assert "depend on which others are in its batch" in found["time first"]
     assert "balances experts" in found["balanced experts"]
@@ -41,7 +41,7 @@ def test_a_list_of_modules_on_the_cpu_gets_inputs_of_the_cpu(answer):
 
 @pytest.mark.parametrize("kind", ["replay", "pieces"])
 def test_no_step_takes_more_memory_than_allowed(answer, kind):
-    # GIVEN a limit of 700 MiB; WHEN a batch is computed four times; THEN no step allocates more, AND most of it is used
+    # GIVEN a limit of 700 MiB; WHEN a batch is computed four times; THEN no step exceeds it, AND most of it is used
     assert 600 * MIB < answer("memory_limit.py", kind, "700") <= 700 * MIB
 
 
@@ -57,12 +57,12 @@ def test_the_simulated_card_computes_zeros(answer):
 
 @pytest.mark.parametrize(("batch", "reserved"), [(6, 1_121_976_320), (10, 1_845_493_760)])
 def test_a_3d_unet_reserves_what_it_does_on_a_card(memlab, batch, reserved):
-    # GIVEN a 3D U-Net with mixed precision, whose last filter is 1x1x1, and what it reserved on an H100 with PyTorch 2.11
+    # GIVEN a 3D U-Net with mixed precision, whose last filter is 1x1x1, and its reserved bytes on an H100 with PyTorch 2.11
     command = [memlab.command, "plan", "--card", "h100", "--training-only", "--steps", "3", "--batch", batch, "--json"]
     command += ["--", PYTHON, PROGRAMS / "unet3d.py", batch]
     # WHEN it is planned
     plan = subprocess.run([str(part) for part in command], capture_output=True, text=True, env=memlab.environment())
-    # THEN it reserves that, within 2 %: versions of PyTorch and cuDNN differ by about 1 %
+    # THEN the planned reserved bytes match, within 2 %: versions of PyTorch and cuDNN differ by about 1 %
     assert plan.returncode == 0, plan.stderr
     [row] = json.loads(plan.stdout)["batches"]
     assert row["peak_reserved_bytes"] == pytest.approx(reserved, rel=0.02)

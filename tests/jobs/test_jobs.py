@@ -17,13 +17,13 @@ PROGRAM = PROGRAMS / "job_ranks.py"
 
 
 def lines_of(*needles):
-    """The numbers of the lines of the program that contain these."""
+    """Numbers of the program's lines that contain these texts."""
     lines = PROGRAM.read_text().splitlines()
     return [next(number for number, line in enumerate(lines, 1) if needle in line) for needle in needles]
 
 
 def record(memlab, *arguments, ranks=4):
-    """Records a job into the folder `job`, which memlab makes."""
+    """Records a job into the folder `job`, which memlab creates."""
     torchrun = (PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks)
     return memlab.run(
         *(memlab.command, "run", "-o", "job/%h-%r.jsonl", "--", *torchrun, PROGRAM, *arguments),
@@ -51,7 +51,7 @@ def only(rows, **wanted):
 
 @pytest.fixture(scope="module")
 def keeping(tmp_path_factory):
-    """Four ranks, of which rank 3 keeps 8 MiB of each of four steps."""
+    """Four ranks; rank 3 keeps 8 MiB of each of four steps."""
     memlab = Memlab(tmp_path_factory.mktemp("keeping"))
     run = record(memlab, "keeps")
     assert run.code == 0, run.errors
@@ -59,9 +59,9 @@ def keeping(tmp_path_factory):
 
 
 def test_a_rank_that_keeps_tensors_is_named_with_line_and_bytes(keeping):
-    """GIVEN a job whose folder memlab made, in which rank 3 keeps tensors
-    WHEN its folder is reported
-    THEN rank, line and bytes are named, and are those of the ranks' own reports."""
+    """GIVEN a job whose folder memlab created, in which rank 3 keeps tensors
+    WHEN memlab reports the folder
+    THEN it names rank, line and bytes, equal to those of the ranks' own reports."""
     traces = sorted((keeping.folder / "job").glob("*.jsonl"))
     told = job(keeping)
     assert [row["rank"] for row in told["ranks"]] == [0, 1, 2, 3]
@@ -88,12 +88,12 @@ def test_a_rank_that_keeps_tensors_is_named_with_line_and_bytes(keeping):
     assert (figure["least"], figure["median"], figure["most"], figure["most_rank"]) == (peaks[0], peaks[0], peaks[3], 3)
 
 
-def test_the_text_says_it_on_one_screen(keeping):
+def test_the_text_fits_one_screen(keeping):
     """WHEN the job is printed
-    THEN it fits a screen, names rank and line, and ends with commands that work."""
+    THEN it fits one screen, names rank and line, and ends with working commands."""
     printed = report(keeping, "job").stdout
     assert len(printed.splitlines()) < 45
-    assert "Not alike: rank 3 held 24.0 MiB more than the median rank at the peak" in printed
+    assert "Imbalance: rank 3 held 24.0 MiB more than the median rank at the peak" in printed
     assert f"job_ranks.py:{lines_of('torch.empty(8 << 20')[0]}  <module>" in printed
     commands = [line.split(": ", 1)[1] for line in printed.splitlines() if ": memlab " in line]
     assert [command.split()[1] for command in commands] == ["report", "diff"]
@@ -105,7 +105,7 @@ def test_the_text_says_it_on_one_screen(keeping):
 
 def test_files_of_one_job_are_a_job_and_others_are_not(keeping):
     """WHEN traces are named
-    THEN several of one job are reported as one, one alone and a moment are reported as ever."""
+    THEN several traces of one job give a job report; a single trace and a moment give their usual report."""
     traces = [str(trace) for trace in sorted((keeping.folder / "job").glob("*.jsonl"))]
     assert job(keeping, *traces) == job(keeping, str(keeping.folder / "job"))
     two = job(keeping, traces[0], traces[3])
@@ -119,22 +119,22 @@ def test_files_of_one_job_are_a_job_and_others_are_not(keeping):
 
 
 def test_the_newest_job_of_a_folder_is_reported(keeping, tmp_path):
-    """GIVEN a folder with the traces of a job and an older one of another run
-    WHEN it is reported
-    THEN it is the job, and a line says that there is more."""
+    """GIVEN a folder with the traces of a job and an older trace of another run
+    WHEN memlab reports it
+    THEN it shows the job, and a line mentions the other trace."""
     older = tmp_path / "older.jsonl"
     older.write_text('{"memlab":1,"pid":1,"command":["a"],"rank":0,"world_size":4,"start_unix_ns":1}\n')
     for trace in (keeping.folder / "job").glob("*.jsonl"):
         (tmp_path / trace.name).write_bytes(trace.read_bytes())
     done = report(keeping, "--json", tmp_path)
     assert len(json.loads(done.stdout)["ranks"]) == 4
-    assert "(the newest job; 1 more there are not its ranks)" in done.stderr
+    assert "(the newest job; 1 other trace left out)" in done.stderr
 
 
 def test_the_first_rank_out_of_memory_and_the_others_then(memlab):
     """GIVEN a job in which rank 1 asks for more than its device has, while the others wait
-    WHEN it is reported
-    THEN it is the first, and the others held what they hold between steps."""
+    WHEN memlab reports it
+    THEN rank 1 is the first out of memory, and the others held their memory between steps."""
     run = record(memlab, "fails")
     assert run.code != 0
     told = job(memlab)
@@ -142,7 +142,7 @@ def test_the_first_rank_out_of_memory_and_the_others_then(memlab):
     assert (oom["rank"], oom["ranks"], oom["requested_bytes"]) == (1, [1], 4 << 30)
     assert [oom["line"]] == lines_of("torch.empty(4 << 30")
     assert oom["allocated_bytes"] > 6 << 30
-    # What the ranks held at the end of their last step: no gradient, and no activation.
+    # Bytes of the ranks at the end of their last step: no gradient, and no activation.
     then = {row["rank"]: row for row in oom["others"]}
     assert sorted(then) == [0, 2, 3]
     for rank, row in then.items():
@@ -156,9 +156,9 @@ def test_the_first_rank_out_of_memory_and_the_others_then(memlab):
 
 @pytest.mark.long
 def test_a_context_on_the_device_of_another_rank_is_found(memlab):
-    """GIVEN a job in which rank 2 puts a tensor on a device before it calls set_device
-    WHEN it is reported
-    THEN its context is on the device of rank 0, with the line."""
+    """GIVEN a job in which rank 2 creates a tensor before it calls set_device
+    WHEN memlab reports it
+    THEN the report shows its context on the device of rank 0, with the line."""
     run = record(memlab, "strays")
     assert run.code == 0, run.errors
     (stray,) = job(memlab)["stray_contexts"]
@@ -172,7 +172,7 @@ def test_a_context_on_the_device_of_another_rank_is_found(memlab):
 @pytest.mark.parametrize("dark", [False, True])
 def test_the_page_of_a_job_in_a_browser(keeping, dark):
     """WHEN the job is written as a page and opened
-    THEN it has no errors, fetches nothing, fits the window, and has the figures of the JSON."""
+    THEN the page has no errors, fetches nothing, fits the window, and shows the figures of the JSON."""
     page_file = keeping.folder / "job.html"
     report(keeping, "--html", page_file, "job")
     told = job(keeping)
@@ -188,13 +188,13 @@ def test_the_page_of_a_job_in_a_browser(keeping, dark):
         )
         peaks = [row["devices"][0]["peak_allocated_bytes"] for row in told["ranks"]]
         assert [int(value) for value in page.evaluate(cells.format(1))] == peaks
-        # The strongest colour is of the rank with the highest peak.
+        # The rank with the highest peak has the strongest colour.
         strongest = (
             "Array.from(document.querySelectorAll('.ranks [stroke-opacity=\"1.00\"]'), it => it.parentNode.textContent)"
         )
         (title,) = page.evaluate(strongest)
         assert title.startswith("rank 3 on ")
-        # And it is drawn as high as a row.
+        # And its line is as thick as a row is high.
         width = page.evaluate("getComputedStyle(document.querySelector('.ranks g path')).strokeWidth")
         assert float(width.removesuffix("px")) > 10
         page.evaluate("document.querySelectorAll('table[aria-label=ranks] th button')[1].click()")

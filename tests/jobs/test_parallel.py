@@ -1,5 +1,5 @@
-"""Trainings in parallel on several simulated cards (DDP, FSDP2, tensor and expert parallel, pipelines), against what
-PyTorch itself says of them."""
+"""Parallel training on several simulated cards (DDP, FSDP2, tensor and expert parallel, pipelines), compared with PyTorch's
+own figures."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ WIDTH, MICRO_BATCH, MICRO_BATCHES, STEPS = 256, 8, 4, 3
 
 
 def launch(memlab, kind, ranks, recorded=True):
-    """What PyTorch says in each rank, and the ranks' traces."""
+    """PyTorch's figures in each rank, and the ranks' traces."""
     if ON_GPU and (there := torch.cuda.device_count()) < ranks:
         pytest.skip(f"needs {ranks} GPUs, and the machine has {there}")
     torchrun = (PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks)
@@ -50,7 +50,7 @@ def report_of_job(memlab, *options):
 
 
 def check_tensors(memlab, said, trace):
-    """Tensors have the category, name, bytes and sharding that PyTorch says; categories sum to what is allocated."""
+    """Tensors have PyTorch's category, name, bytes and sharding; categories sum to the allocated bytes."""
     blocks = exported(memlab, trace)
     known = [tensor for block in blocks for tensor in block.get("tensors", [])]
     known = [(tensor["category"], tensor["name"], tensor["bytes"], tensor["shard"]) for tensor in known]
@@ -66,10 +66,10 @@ def check_tensors(memlab, said, trace):
         held[block["category"]] += block["bytes"]
     assert sum(held.values()) == said["allocated"]
     at_end = {category["name"]: category["bytes_at_end"] for category in report["categories"]}
-    # (On a card libraries have workspaces and communicators in memory of the driver's, too.)
+    # (On a card, libraries also hold workspaces and communicators in driver memory.)
     on_top = {"workspace", "nccl"} if ON_GPU else set()
     assert all(at_end[name] == size or (name in on_top and at_end[name] > size) for name, size in held.items())
-    # PyTorch frees NCCL's communicators at the end. (On a card NCCL may keep something.)
+    # PyTorch frees NCCL's communicators at the end. (On a card NCCL may keep memory.)
     assert at_end["nccl"] == 0 or ON_GPU
     assert report["devices"][0]["peak_allocated_bytes"] == said["peak"]
     return report, held
@@ -79,10 +79,10 @@ def check_tensors(memlab, said, trace):
     ("kind", "ranks"), [("ddp", 2), ("ddp_views", 2), ("fsdp2", 2), ("hsdp", 4), ("tp", 2), ("fsdp2_tp", 4), ("ep", 2)]
 )
 def test_every_tensor_of_a_rank_has_its_name_and_its_shard(memlab, kind, ranks):
-    """GIVEN a training whose ranks share data, parameters, or experts, on a card each
+    """GIVEN training whose ranks, on a card each, share data, parameters, or experts
     WHEN each is recorded
-    THEN parameters, gradients and optimizer state are known by qualified name, with the bytes of the rank's shard and how
-    it is sharded, as PyTorch says it; and the buffers that ranks exchange are to the byte what DDP and FSDP take."""
+    THEN parameters, gradients and optimizer state have qualified names, the bytes of the rank's shard and PyTorch's
+    sharding; and the buffers that ranks exchange equal those of DDP and FSDP to the byte."""
     ranks_say, traces = launch(memlab, kind, ranks)
     for said, trace in zip(ranks_say, traces, strict=True):
         _, held = check_tensors(memlab, said, trace)
@@ -92,7 +92,8 @@ def test_every_tensor_of_a_rank_has_its_name_and_its_shard(memlab, kind, ranks):
         if kind == "ddp":
             assert held["ddp_bucket"] == sum(map(rounded, said["buckets"]))
         if kind == "ddp_views":
-            # PyTorch 2.11 may keep the first step's bucket, one for all gradients: on cards one rank does, another does not.
+            # PyTorch 2.11 may keep the first step's bucket, which holds all gradients: on cards one rank does, another does
+            # not.
             kept = held["gradient"] - sum(map(rounded, said["buckets"]))
             assert kept == 0 or (said["torch"].startswith("2.11.") and kept == rounded(sum(said["buckets"])))
         if said["reduce_scatter"]:
@@ -104,7 +105,7 @@ def rounded(size):
 
 
 def check_reductions(said, trace):
-    """FSDP's buffers for gradients: for each part, all ranks' rows before they are reduced and this rank's afterwards."""
+    """FSDP's buffers for gradients: for each part, all ranks' rows before the reduction and this rank's afterwards."""
     blocks = [event for event in Trace(trace).events if event[0] == "a" and event[8] & REDUCE_SCATTER]
     assert all(event[8] & COMMUNICATION for event in blocks)
     before = Counter(map(rounded, said["reduce_scatter"]))
@@ -112,7 +113,7 @@ def check_reductions(said, trace):
     after = Counter(rounded(size // ranks) for size in said["reduce_scatter"])
     expected = {size: STEPS * count for size, count in (before + after).items()}
     sizes = Counter(event[5] for event in blocks)
-    # The rest is what the kernels that copy them are told.
+    # The remaining sizes are arguments of the copy kernels.
     assert {size: sizes.pop(size) for size in expected} == expected
     assert all(size < min(expected) for size in sizes)
 
@@ -120,10 +121,10 @@ def check_reductions(said, trace):
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["gpipe", "1f1b", "interleaved"])
 def test_the_stages_of_a_pipeline_are_known(memlab, kind):
-    """GIVEN a pipeline over two ranks, of one stage or two on each
+    """GIVEN a pipeline over two ranks, with one or two stages on each
     WHEN its ranks are recorded
-    THEN each says which stages it holds, layers have the names that the stage's modules have in the whole model, and what
-    stages receive from each other is communication."""
+    THEN each trace lists its stages, layers have the names of the stage's modules in the full model, and tensors received
+    from other stages are communication."""
     ranks_say, traces = launch(memlab, kind, 2)
     count = 4 if kind == "interleaved" else 2
     for said, trace in zip(ranks_say, traces, strict=True):
@@ -146,10 +147,10 @@ def test_the_stages_of_a_pipeline_are_known(memlab, kind):
 
 
 @pytest.mark.long
-def test_a_rank_says_where_it_is_in_the_mesh(memlab):
-    """GIVEN a training on a mesh of two dimensions, FSDP2 over one and tensor parallel over the other
+def test_a_rank_reports_its_position_in_the_mesh(memlab):
+    """GIVEN training on a mesh of two dimensions, FSDP2 over one and tensor parallel over the other
     WHEN rank and job are reported
-    THEN each rank has its place in both, and NCCL's memory is a category of its own: a communicator for each dimension,
+    THEN each rank has its coordinates in both, and NCCL's memory is a separate category: a communicator for each dimension,
     and one for all ranks."""
     _, traces = launch(memlab, "fsdp2_tp", 4)
     for rank, trace in enumerate(traces):
@@ -170,12 +171,12 @@ def test_a_rank_says_where_it_is_in_the_mesh(memlab):
 @pytest.mark.long
 @pytest.mark.parametrize(("kind", "ranks"), [("ddp", 2), ("fsdp2_tp", 4), ("interleaved", 2)])
 def test_recording_changes_nothing(memlab, kind, ranks):
-    """GIVEN a training in parallel
+    """GIVEN parallel training
     WHEN it runs with memlab and without
-    THEN PyTorch's results and counts are the same: memlab has made no tensor and no collective."""
+    THEN PyTorch's results and counts are the same: memlab has created no tensor and no collective."""
     recorded, _ = launch(memlab, kind, ranks)
     plain, _ = launch(memlab, kind, ranks, recorded=False)
-    # On a card these differ from run to run without memlab: a bucket is freed when its exchange has been seen to end.
+    # On a card these vary between runs without memlab too: a bucket is freed once PyTorch sees that its exchange has ended.
     vary = {"allocated", "peak"} if ON_GPU else set()
     recorded, plain = ([{key: one[key] for key in one.keys() - vary} for one in of_run] for of_run in (recorded, plain))
     assert recorded == plain

@@ -1,4 +1,4 @@
-"""Ray's workers write a trace each, with the `runtime_env` of memlab."""
+"""Ray's workers write a trace each, with memlab's `runtime_env`."""
 
 import json
 import subprocess

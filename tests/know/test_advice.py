@@ -1,4 +1,4 @@
-"""`memlab advise`: what it says of the peak is what PyTorch takes when the advice is followed, on the simulated card."""
+"""`memlab advise`: its predicted peak equals PyTorch's peak after the advice is followed, on the simulated card."""
 
 import functools
 import json
@@ -10,7 +10,7 @@ from conftest import PYTHON, Memlab
 
 PROGRAMS = Path(__file__).parent / "programs"
 
-# One process has all tests of this file, so that each training is recorded once.
+# One process runs all tests of this file, so that each training is recorded once.
 pytestmark = pytest.mark.xdist_group("advice")
 
 PROGRAM = PROGRAMS / "advised.py"
@@ -18,7 +18,7 @@ PROGRAM = PROGRAMS / "advised.py"
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """Records a training, with GPU times if not said otherwise. Returns its trace and PyTorch's own peaks."""
+    """Records a training run, by default with GPU times. Returns its trace and PyTorch's own peaks."""
 
     @functools.cache
     def record(kind, time="1", **settings):
@@ -43,7 +43,7 @@ def of_kind(answer, kind):
 
 
 def following(memlab, kind, *advice):
-    """PyTorch's own peaks when the program does as it is told."""
+    """PyTorch's own peaks when the program follows the advice."""
     env = {"ADVICE": json.dumps([advice])}
     for piece in advice:
         if piece["how"].startswith("export "):
@@ -55,43 +55,43 @@ def following(memlab, kind, *advice):
 
 
 @pytest.mark.parametrize("kind", ["micro-batches", "gpt", "gpt-eager", "resnet", "stages", "unet", "llama-lora", "lengths"])
-def test_checkpointing_gives_the_peak_that_it_is_said_to_give(memlab, recorded, kind):
-    # GIVEN a training without checkpointing, and advice on its recording
+def test_checkpointing_gives_the_predicted_peak(memlab, recorded, kind):
+    # GIVEN training without checkpointing, and advice on its recording
     trace, before = recorded(kind)
     answer = advise(memlab, trace)
     assert answer["peak_bytes"] == before["allocated"]
     advice = of_kind(answer, "checkpoint")
     assert advice["gpu_ns"] > 0
-    # WHEN the program does what is advised
+    # WHEN the program follows the advice
     after = following(memlab, kind, advice)
-    # THEN its peak is what was said, within 2 %
+    # THEN its peak is the predicted one, within 2 %
     assert after["allocated"] == pytest.approx(advice["bytes_after"], rel=0.02)
     assert advice["bytes_after"] == before["allocated"] - advice["saved_bytes"] < before["allocated"] * 0.8
 
 
 @pytest.mark.long
 def test_a_target_is_reached_with_as_few_modules_as_it_takes(memlab, recorded):
-    # GIVEN a training, and a target that half of its blocks reach
+    # GIVEN training, and a target that checkpointing half of its blocks reaches
     trace, before = recorded("gpt")
     target = before["allocated"] * 2 // 3
-    # WHEN advice is asked for
+    # WHEN memlab advises on that target
     advice = of_kind(advise(memlab, trace, "--target", f"{target}B"), "checkpoint")
-    # THEN some of the blocks are enough, AND the program then keeps to the target
+    # THEN it names only some of the blocks, AND the program then stays within the target
     assert advice["where"].startswith("blocks.") and "blocks.0 … blocks.5" not in advice["where"]
     assert following(memlab, "gpt", advice)["allocated"] <= target * 1.03
 
 
 def test_without_times_the_cost_is_not_known(memlab, recorded):
-    # GIVEN a recording without GPU times; THEN the advice says that it does not know what it costs
+    # GIVEN a recording without GPU times; THEN the advice gives its cost as unknown
     trace, _ = recorded("gpt", time="0")
     answer = advise(memlab, trace)
     checkpoint, offload = (of_kind(answer, kind) for kind in ("checkpoint", "offload_activations"))
     assert {advice[cost] for advice in (checkpoint, offload) for cost in ("cost_ns", "gpu_ns")} == {None}
-    assert "not known" in offload["because"]
+    assert "unknown" in offload["because"]
 
 
 def test_of_some_steps_the_cost_of_a_step_is_the_same(memlab):
-    # GIVEN a training that is recorded with the times of all steps, and of one of four
+    # GIVEN recordings of one training with the times of all steps, and of every fourth step
     costs = []
     for every in ("1", "4"):
         trace = memlab.folder / f"{every}.jsonl"
@@ -100,20 +100,20 @@ def test_of_some_steps_the_cost_of_a_step_is_the_same(memlab):
         assert done.code == 0, done.errors
         answer = advise(memlab, trace)
         costs.append([of_kind(answer, kind)["gpu_ns"] for kind in ("checkpoint", "offload_activations")])
-    # THEN checkpointing takes as long by both, AND so does what is waited for
+    # THEN both give the same cost of checkpointing, AND the same wait for offloaded activations
     complete, sampled = costs
     assert sampled == pytest.approx(complete, rel=0.03)
 
 
-def test_offloading_says_what_the_link_hides(memlab, recorded):
-    # GIVEN a training whose activations are far more than its link carries beside its forward, recorded with GPU times
+def test_offload_advice_has_the_cost_that_the_link_cannot_hide(memlab, recorded):
+    # GIVEN training whose activations far exceed the link's capacity during its forward, recorded with GPU times
     trace, _ = recorded("gpt")
     answer = advise(memlab, trace)
     advice = of_kind(answer, "offload_activations")
-    # THEN what is waited for is its cost, which is not known of a step whose GPU waits for its host, AND the advice says so
+    # THEN the wait is the cost; it is unknown for a step whose GPU waits for its host, AND the advice explains this
     assert advice["gpu_ns"] > 0
     assert advice["cost_ns"] == (None if answer["waits_for_host"] else advice["gpu_ns"])
-    assert "the link carries" in advice["because"] and "waited for" in advice["because"]
+    assert "the link carries" in advice["because"] and "waits for the rest" in advice["because"]
 
 
 @pytest.mark.parametrize(
@@ -131,25 +131,25 @@ def test_offloading_says_what_the_link_hides(memlab, recorded):
         ("lengths", "settings"),
     ],
 )
-def test_a_change_gives_the_peak_that_it_is_said_to_give(memlab, recorded, kind, advised):
-    # GIVEN advice on the recording of a training
+def test_a_change_gives_the_predicted_peak(memlab, recorded, kind, advised):
+    # GIVEN advice on the recording of a training run
     trace, before = recorded(kind)
     advice = of_kind(advise(memlab, trace), advised)
-    # WHEN the program does what is advised
+    # WHEN the program follows the advice
     after = following(memlab, kind, advice)[advice["figure"]]
-    # THEN its peak is what was said, within 3 %, AND lower than before
+    # THEN its peak is the predicted one, within 3 %, AND lower than before
     assert after == pytest.approx(advice["bytes_after"], rel=0.03)
     assert after < before[advice["figure"]]
 
 
 @pytest.mark.parametrize(("kind", "share"), [("gpt", 1.9), ("gpt", 0.6), ("resnet", 1.5), ("llama-lora", 0.5)])
-def test_a_batch_that_is_said_to_fit_fits(memlab, recorded, kind, share):
-    # GIVEN a training, AND a target above or below its peak
+def test_a_predicted_batch_fits(memlab, recorded, kind, share):
+    # GIVEN training, AND a target above or below its peak
     trace, before = recorded(kind)
     target = int(before["allocated"] * share)
-    # WHEN a batch is asked for that fits
+    # WHEN memlab computes the batch that fits
     batch = advise(memlab, trace, "--target", f"{target}B")["batch"]
-    # THEN it takes the target, less a row of the batch, AND a clearly larger one takes more than that
+    # THEN its peak is just below the target, AND a clearly larger batch exceeds it
     factor = batch["percent"] / 100
     assert (factor > 1) == (share > 1)
     assert target * 0.98 < batch["bytes_after"] <= target
@@ -160,36 +160,36 @@ def test_a_batch_that_is_said_to_fit_fits(memlab, recorded, kind, share):
 
 
 @pytest.mark.parametrize("kind", ["gpt", "words", "gradients"])
-def test_pieces_give_together_what_they_are_said_to_give(memlab, recorded, kind):
-    # GIVEN advice on the recording of a training, of which some pieces go together
+def test_combined_changes_give_the_predicted_peak(memlab, recorded, kind):
+    # GIVEN advice on the recording of a training run with a combination of several pieces
     trace, _ = recorded(kind)
     answer = advise(memlab, trace)
     together = answer["together"]
     pieces = [of_kind(answer, name) for name in together["kinds"]]
-    # THEN no piece by itself gives as much
+    # THEN no single piece saves as much
     assert all(together["bytes_after"] < piece["bytes_after"] for piece in pieces)
     # WHEN the program follows all of them
     after = following(memlab, kind, *pieces)["allocated"]
-    # THEN its peak is what was said, within 3 %
+    # THEN its peak is the predicted one, within 3 %
     assert after == pytest.approx(together["bytes_after"], rel=0.03)
 
 
 def test_the_cheapest_pieces_that_reach_a_target_are_named(memlab, recorded):
-    # GIVEN a training, AND a target that no piece of advice reaches by itself, but some do together
+    # GIVEN training, AND a target that only a combination of pieces reaches
     trace, _ = recorded("gradients")
     without_target = advise(memlab, trace)
     alone = min(piece["bytes_after"] for piece in without_target["advice"] if piece["figure"] == "allocated")
     target = (alone + without_target["together"]["bytes_after"]) // 2
-    # WHEN advice is asked for
+    # WHEN memlab advises on it
     answer = advise(memlab, trace, "--target", f"{target}B")
-    # THEN more than one piece is named, AND the program that follows them keeps to the target
+    # THEN it names more than one piece, AND the program that follows them stays within the target
     assert len(answer["reaching"]["kinds"]) > 1 and answer["reaching"]["bytes_after"] <= target
     pieces = [of_kind(answer, name) for name in answer["reaching"]["kinds"]]
     assert following(memlab, "gradients", *pieces)["allocated"] <= target * 1.03
 
 
 def test_a_leak_is_named_by_its_line(memlab, recorded):
-    # GIVEN a training that keeps what an evaluation with gradients returned; THEN the advice names what keeps it
+    # GIVEN training that keeps the results of an evaluation with gradients; THEN the advice names the holder
     trace, _ = recorded("leak")
     advice = of_kind(advise(memlab, trace), "leak")
     assert "advised.py" in advice["where"] or "planned.py" in advice["where"]
@@ -197,15 +197,15 @@ def test_a_leak_is_named_by_its_line(memlab, recorded):
 
 
 @pytest.mark.parametrize("mode", ["evaluate", "train"])
-def test_stopping_a_leak_gives_the_peak_that_it_is_said_to_give(memlab, mode):
-    # GIVEN a program that keeps its outputs, which a line makes that also makes temporaries
+def test_stopping_a_leak_gives_the_predicted_peak(memlab, mode):
+    # GIVEN a program that keeps its outputs, allocated by a line that also allocates temporaries
     program = PROGRAMS / "kept_results.py"
     leaking = memlab.python(program, mode, "keep")
     assert leaking.code == 0, leaking.errors
-    # WHEN the leak is stopped
+    # WHEN the leak is fixed
     advice = of_kind(advise(memlab, leaking.trace), "leak")
     fixed = memlab.run(PYTHON, program, mode, preload=False)
-    # THEN the peak is what was said: temporaries are not counted as leaked
+    # THEN the peak is the predicted one: temporaries do not count as leaked
     assert advice["bytes_after"] == int(fixed.output)
     assert advice["saved_bytes"] == int(leaking.output) - int(fixed.output) > 0
 
@@ -222,19 +222,19 @@ ctypes.CDLL("libcuda.so.1").cuMemAlloc_v2(ctypes.byref(ctypes.c_void_p()), ctype
     ("program", "said"),
     [(OUT_OF_MEMORY, "first allocation ran out of memory"), (BY_THE_DRIVER, "allocated GPU memory by other means")],
 )
-def test_what_allocated_nothing_is_not_said_to_have_used_no_gpu(memlab, program, said):
-    # GIVEN a program that uses the GPU, but whose PyTorch has allocated nothing
+def test_gpu_use_without_allocations_is_recognised(memlab, program, said):
+    # GIVEN a program that uses the GPU, but allocates nothing through PyTorch
     trace = memlab.python("-c", program).trace
-    # WHEN advice is asked for
+    # WHEN memlab advises on it
     command = [memlab.command, "advise", trace]
     done = subprocess.run(command, capture_output=True, text=True, env=memlab.environment())
-    # THEN the error has the reason, and not that it used no GPU
+    # THEN the error gives the reason, and does not claim that the program used no GPU
     assert done.returncode != 0
     assert said in done.stderr and "did not use a GPU" not in done.stderr
 
 
-def test_what_does_not_help_is_said(memlab, recorded):
-    # GIVEN a training whose peak is in the optimizer's step; THEN checkpointing is listed as tried, and not advised
+def test_useless_changes_are_listed_as_tried(memlab, recorded):
+    # GIVEN training whose peak is in the optimizer's step; THEN checkpointing is listed as tried, and not advised
     trace, _ = recorded("optimizer")
     answer = advise(memlab, trace)
     assert "checkpoint" in {tried["kind"] for tried in answer["tried"]}
@@ -242,20 +242,20 @@ def test_what_does_not_help_is_said(memlab, recorded):
 
 
 def test_the_report_has_a_chapter_on_it(memlab, recorded):
-    # GIVEN a recorded training; THEN its report says the same as the command, as text, page and JSON
+    # GIVEN a recorded training run; THEN its report contains the command's advice, as text, page and JSON
     trace, _ = recorded("gpt")
     command = [memlab.command, "report", trace]
     text = subprocess.run(command, capture_output=True, text=True, env=memlab.environment()).stdout
-    assert "Advice, each by itself, best first" in text and "partial(checkpoint" in text
+    assert "Advice, each change alone, best first" in text and "partial(checkpoint" in text
     page = subprocess.run([*command, "--html", "-"], capture_output=True, text=True, env=memlab.environment()).stdout
     assert '<section id="advice">' in page and "partial(checkpoint" in page
     assert memlab.report(trace)["advice"] == advise(memlab, trace)["advice"]
 
 
-def test_smaller_workspaces_save_what_they_are_said_to_save(memlab, recorded):
-    # GIVEN matrix products on many streams, for each of which cuBLAS has a workspace
+def test_smaller_workspaces_save_the_predicted_bytes(memlab, recorded):
+    # GIVEN matrix products on many streams, each with a cuBLAS workspace
     trace, before = recorded("streams")
-    # WHEN the advice on them is followed; THEN the peak is what was said, within 3 %
+    # WHEN the advice on them is followed; THEN the peak is the predicted one, within 3 %
     advice = of_kind(advise(memlab, trace), "workspaces")
     after = following(memlab, "streams", advice)
     assert after["allocated"] == pytest.approx(advice["bytes_after"], rel=0.03)
@@ -263,11 +263,11 @@ def test_smaller_workspaces_save_what_they_are_said_to_save(memlab, recorded):
 
 
 def test_a_device_that_is_used_by_mistake_is_named(memlab):
-    # GIVEN a training on the second device, and a tensor on the first on its way there
+    # GIVEN training on the second device, and a tensor created on the first one on the way
     program = PROGRAMS / "second_device.py"
     done = memlab.python(program, devices=2)
     assert done.code == 0, done.errors
-    # THEN the first is named, with the line, AND what NVML says that the process takes there
+    # THEN the advice names the first device, the line, AND NVML's figure of the process's memory there
     advice = of_kind(advise(memlab, done.trace), "context")
     device = memlab.report(done.trace)["devices"][0]
     assert (advice["where"], advice["figure"], advice["saved_bytes"]) == ("cuda:0", "used", device["peak_used_bytes"])
@@ -280,9 +280,9 @@ def test_a_device_that_is_used_by_mistake_is_named(memlab):
     assert [device["index"] for device in memlab.report(after.trace)["devices"]] == [1]
 
 
-def test_where_nothing_helps_nothing_is_advised(memlab, recorded):
-    # GIVEN a program that keeps nothing that it need not, AND whose allocator and libraries have the settings that suit it
+def test_nothing_is_advised_if_nothing_helps(memlab, recorded):
+    # GIVEN a program that keeps nothing unnecessarily, AND suitable settings of its allocator and libraries
     settings = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "CUBLAS_WORKSPACE_CONFIG": ":16:8"}
     trace, _ = recorded("inference", **settings)
-    # THEN there is nothing to advise
+    # THEN memlab advises nothing
     assert advise(memlab, trace)["advice"] == []

@@ -1,4 +1,4 @@
-"""The model of PyTorch's allocator against PyTorch's own, on the simulated GPU."""
+"""memlab's model of PyTorch's allocator against PyTorch's own, on the simulated GPU."""
 
 import csv
 import json
@@ -15,7 +15,7 @@ from memlab import _native, allocator
 
 PROGRAMS = Path(__file__).parent / "programs"
 
-# What is set, and whether requests also go to a private pool.
+# Settings, and the use of a private pool for some requests.
 SETTINGS = [
     ("", "", False),
     ("", "", True),
@@ -38,7 +38,7 @@ SETTINGS = [
 def test_random_requests_lead_to_the_same_segments_and_blocks(memlab, settings):
     """GIVEN random requests on three streams, some to a private pool, on a small card
     WHEN they are made to PyTorch's allocator and to the model
-    THEN counters, segments and blocks are equal after each, and the same requests do not fit."""
+    THEN counters, segments and blocks are equal after each, and the same requests fail."""
     twins = (PROGRAMS / "allocator_twin.py", 0, 4, 500)
     commands = [(*twins, "--pools") if pools else twins for _, _, pools in settings]
     environments = [
@@ -85,7 +85,7 @@ json.dump({
 
 
 def test_a_snapshots_history_leads_to_its_segments(memlab):
-    """GIVEN a training with history, which empties the cache in between
+    """GIVEN training with history, which empties the cache in between
     WHEN its snapshot is replayed
     THEN peaks, segments and blocks are those of the snapshot, and half the memory is too little."""
     run = memlab.python("-c", HISTORY, preload=False, env={"PYTHONPATH": ROOT / "python"})
@@ -98,10 +98,10 @@ def test_a_snapshots_history_leads_to_its_segments(memlab):
     assert not found["half"]
 
 
-def test_what_is_wrong_is_said(memlab):
+def test_errors_name_the_cause(memlab):
     """GIVEN a wrong setting, a snapshot without history, and a free without an allocation
     WHEN they are replayed
-    THEN the error says what is wrong and what to do."""
+    THEN the error states the cause and the remedy."""
     program = """
 from memlab import allocator
 for arguments in [([], "max_split_size_mb:3"), ({"segments": []},), ([("free", 7)],), ([("give", 7)],)]:
@@ -141,9 +141,10 @@ def replayed(memlab, *arguments):
 
 
 def test_a_snapshot_is_replayed_from_the_command_line(memlab, tmp_path):
-    """GIVEN a snapshot that PyTorch has written
+    """GIVEN a snapshot written by PyTorch
     WHEN it is replayed with its settings and with others
-    THEN the former take what PyTorch took, to the byte, and a card that is too small says at which request."""
+    THEN the former give PyTorch's figures to the byte, and for a card that is too small the command names the failed
+    request."""
     snapshot, timeline = tmp_path / "snapshot.pickle", tmp_path / "timeline.csv"
     run = memlab.python("-c", DUMPED, snapshot, preload=False)
     assert run.code == 0, run.errors
@@ -177,9 +178,9 @@ OTHER_SETTINGS = [
     "kind", ["unet", "llama-lora", "gradients", "lengths", *full("gpt", "gpt-eager", "resnet", "words", "optimizer")]
 )
 def test_a_recorded_training_is_replayed_under_other_settings(memlab, kind, tmp_path):
-    """GIVEN a training that was recorded for a plan
-    WHEN its requests are replayed under other settings of the allocator
-    THEN the peaks of allocated and reserved memory are those of the training under these settings, to the byte."""
+    """GIVEN training that was recorded for a plan
+    WHEN its requests are replayed under other allocator settings
+    THEN the peaks of allocated and reserved memory equal those of the training under these settings, to the byte."""
     program = PROGRAMS / "advised.py"
     plan = [memlab.command, "plan", "--steps", "99", "--keep", tmp_path, "--", PYTHON, program, kind]
     recorded = subprocess.run(plan, capture_output=True, text=True, env=memlab.environment())
@@ -192,8 +193,8 @@ def test_a_recorded_training_is_replayed_under_other_settings(memlab, kind, tmp_
 
 
 def test_a_recorded_run_is_replayed_from_the_command_line(memlab):
-    """GIVEN a run that memlab has recorded
-    THEN the command shows it as it was, and as it would be under other settings."""
+    """GIVEN a run recorded by memlab
+    THEN the command shows it under its own settings, and under others."""
     run = memlab.python(PROGRAMS / "advised.py", "lengths")
     assert run.code == 0, run.errors
     truth = json.loads(run.output.splitlines()[-1])
@@ -204,7 +205,7 @@ def test_a_recorded_run_is_replayed_from_the_command_line(memlab):
     assert all(_native.format_size(truth[figure]) in first for figure in ("allocated", "reserved"))
 
 
-def test_what_is_no_snapshot_is_refused(memlab, tmp_path):
+def test_other_files_than_snapshots_are_refused(memlab, tmp_path):
     """GIVEN files that are no snapshots, one of which would run a command when it is unpickled
     THEN each is refused with its name and the reason, and nothing is run."""
 
@@ -239,7 +240,7 @@ WRONG = [None, "text", b"bytes", -1, 1 << 70, 1.5, float("nan"), [], {}, (1, 2, 
 
 
 def damaged(random):
-    """A snapshot that is cut off, has other bytes, misses keys, or has values of wrong types."""
+    """A snapshot that is cut off, has other bytes, lacks keys, or has values of wrong types."""
     entries = [dict(entry) for entry in HISTORY_OF_A_TRAINING]
     history = list(entries)
     snapshot = {"segments": [], "device_traces": [history]}
@@ -277,8 +278,8 @@ def test_a_damaged_snapshot_is_refused_in_a_line(tmp_path, capsys, seed):
 
 
 def test_a_timeline_that_cannot_be_written_is_reported(memlab, tmp_path):
-    """GIVEN a folder that is missing
-    THEN the command says so."""
+    """GIVEN a missing folder
+    THEN the command reports it."""
     snapshot = tmp_path / "snapshot.pickle"
     snapshot.write_bytes(pickle.dumps({"device_traces": [HISTORY_OF_A_TRAINING]}))
     done = replayed(memlab, snapshot, "--timeline", tmp_path / "missing" / "timeline.csv")

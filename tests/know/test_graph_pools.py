@@ -1,4 +1,4 @@
-"""Private pools of CUDA graphs: what they hold is theirs, and one pool for all of them saves what is said."""
+"""Private pools of CUDA graphs: their bytes in the report, and the savings of a single shared pool."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ SETTINGS = ["", "expandable_segments:True"]
 
 
 def run(memlab, *arguments, settings=""):
-    """What PyTorch says at the end, with the report and the advice on the recording."""
+    """PyTorch's figures at the end, with the report and the advice on the recording."""
     trace = memlab.folder / "-".join(("run", *arguments, ".jsonl"))
     env = {"MEMLAB_OUTPUT": str(trace), "PYTORCH_CUDA_ALLOC_CONF": settings}
     done = memlab.python(PROGRAM, *arguments, env=env, fresh=bool(settings))
@@ -28,11 +28,11 @@ def finding(report, kind):
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=["native", "expandable"])
-def test_pools_are_told_apart_and_one_for_all_saves_what_is_said(memlab, settings):
+def test_pools_are_distinguished_and_sharing_one_saves_the_predicted_bytes(memlab, settings):
     # GIVEN a program that captures a graph for each of twelve shapes
     truth, report, advice = run(memlab, settings=settings)
     assert truth["pools"] == 12
-    # THEN the report has as many pools as PyTorch, of the same bytes, with the line that captured their graphs
+    # THEN the report has PyTorch's pools and their bytes, with the line that captured their graphs
     pools = report["private_pools"]
     assert len(pools) == 12 and {(pool["graphs"], pool["graphs_captured"]) for pool in pools} == {(1, 1)}
     assert sum(pool["reserved_bytes"] for pool in pools) == truth["private"]
@@ -40,8 +40,8 @@ def test_pools_are_told_apart_and_one_for_all_saves_what_is_said(memlab, setting
     (device,) = report["devices"]
     assert device["free_bytes_in_private_pools"] == truth["in_no_tensor"]
     assert {(Path(at["file"]).name, at["line"]) for pool in pools for at in pool["captured_by"]} == {(PROGRAM.name, CAPTURE)}
-    # AND a finding says so, and no finding names what does not help
-    if not ON_GPU:  # On a card of 80 GiB they are little.
+    # AND a finding reports it, and no finding gives useless advice
+    if not ON_GPU:  # On a card of 80 GiB they are negligible.
         found = finding(report, "graph_pools")
         assert "12 CUDA graphs" in found["what"] and f"{PROGRAM.name}:{CAPTURE}" in found["what"]
         assert found["bytes"] == truth["in_no_tensor"]
@@ -50,23 +50,23 @@ def test_pools_are_told_apart_and_one_for_all_saves_what_is_said(memlab, setting
     # AND the advice is one pool
     (shared,) = [piece for piece in advice if piece["kind"] == "share_pool"]
     assert f"{PROGRAM.name}:{CAPTURE}" in shared["where"] and "pool=pool" in shared["how"]
-    # On a card cuBLAS has a workspace in each stream that warms up a graph, which is outside of the pools.
+    # On a card, cuBLAS has a workspace outside the pools in each stream that warms up a graph.
     assert shared["saved_bytes"] > truth["reserved"] / (8 if ON_GPU else 4)
     # WHEN the program does that
     after, report, advice = run(memlab, "shared", settings=settings)
-    # THEN it reserves what was said, within 2 %
+    # THEN it reserves the predicted bytes, within 2 %
     assert after["reserved"] == pytest.approx(shared["bytes_after"], rel=0.02)
-    # AND there is one pool of all graphs, and nothing more to say of it
+    # AND all graphs share one pool, and memlab gives no further advice
     (pool,) = report["private_pools"]
     assert (pool["graphs"], pool["reserved_bytes"]) == (12, after["private"])
     assert finding(report, "graph_pools") is None
     assert [piece for piece in advice if piece["kind"] == "share_pool"] == []
 
 
-def test_what_graphs_leave_behind_goes_back_when_the_cache_is_emptied(memlab):
-    # GIVEN a program that lets go of its graphs
+def test_pools_of_dropped_graphs_are_returned_by_emptying_the_cache(memlab):
+    # GIVEN a program that drops its graphs
     truth, report, advice = run(memlab, "dropped")
-    # THEN the pools are known to have none, AND to be given back by emptying the cache
+    # THEN the report shows pools without graphs, AND that emptying the cache frees them
     assert {(pool["graphs"], pool["graphs_captured"]) for pool in report["private_pools"]} == {(0, 1)}
     assert sum(pool["free_bytes"] for pool in report["private_pools"]) == truth["in_no_tensor"]
     assert ON_GPU or "empty_cache" in finding(report, "graph_pools")["next"]

@@ -1,4 +1,4 @@
-"""What the seed's `InspectNetwork` and `Config` got wrong or failed on: each bug is a test."""
+"""Bugs and failures of the seed's `InspectNetwork` and `Config`: each is a test."""
 
 import json
 import sys
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.programs
 
 
 class Pair(nn.Module):
-    """Returns a tuple with a tuple in it, as recurrent networks do."""
+    """Returns a nested tuple, as recurrent networks do."""
 
     def __init__(self):
         super().__init__()
@@ -34,7 +34,7 @@ class Pair(nn.Module):
 
 
 class Named(nn.Linear):
-    """Returns a dict in which not all is a floating-point tensor."""
+    """Returns a dict that also contains non-floating-point tensors."""
 
     def forward(self, rows):
         scores = super().forward(rows)
@@ -46,12 +46,12 @@ def counted(network, input_shape, **options):
 
 
 def test_a_network_prints_its_parameters():
-    # GIVEN a network of 20 parameters; THEN it prints them, and plans nothing
+    # GIVEN a network of 20 parameters; THEN repr shows the count without planning
     assert repr(package.InspectNetwork(nn.Linear(4, 4), (4,))) == "<memlab.InspectNetwork: Linear of 20 parameters>"
 
 
 def test_a_slow_plan_is_reported(monkeypatch, capsys):
-    # GIVEN a plan that takes longer than users wait without a sign, and fails then
+    # GIVEN a plan that runs long without output, and then fails
     def plan(*arguments, **options):
         wait_until(lambda: said.append(capsys.readouterr().err) or "".join(said))
         return SimpleNamespace(returncode=1, stderr="memlab: no")
@@ -61,7 +61,7 @@ def test_a_slow_plan_is_reported(monkeypatch, capsys):
     monkeypatch.setattr("memlab._inspection.recorded.subprocess.run", plan)
     with pytest.raises(package.InspectionError):
         package.Config("1GiB", "1GiB", 10, (4,), (), nn.Linear(4, 4), "float32", "float32")
-    # THEN one line says what runs
+    # THEN one line reports the current work
     assert "".join(said).startswith("memlab: still recording the model: ") and "".join(said).count("\n") == 1
 
 
@@ -78,7 +78,7 @@ def test_gradients_and_optimizer_states_count():
     network = nn.Linear(2048, 2048, bias=False)
     weights = 4 * 2048 * 2048
     peaks = {name: counted(network, (2048,), optimizer=name).report.peak(2) for name in ("sgd", "adamw")}
-    # THEN their gradients are there as well, and Adam's two averages of each, with a step of its own
+    # THEN the figures include their gradients, and Adam's two averages and step counter for each
     for peak in peaks.values():
         assert peak.categories["parameter"] == peak.categories["gradient"] == weights
     assert peaks["adamw"].categories["optimizer_state"] >= 2 * weights
@@ -94,7 +94,7 @@ def test_gradients_and_optimizer_states_count():
 
 @pytest.mark.long
 def test_containers_do_not_count_twice(capfd):
-    # GIVEN the same layers in one container, and in containers of containers
+    # GIVEN the same layers in one container, and in nested containers
     layers = [nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 512), nn.ReLU()]
     flat = counted(nn.Sequential(*layers), (512,))
     nested = counted(nn.Sequential(nn.Sequential(nn.Sequential(*layers[:2]), nn.Sequential(*layers[2:]))), (512,))
@@ -111,7 +111,7 @@ def test_containers_do_not_count_twice(capfd):
 def test_normalization(normalization):
     # GIVEN a normalization over the batch, which cannot train with one row, and one over each row
     inspection = counted(nn.Sequential(nn.Linear(256, 1024), normalization(1024), nn.ReLU(), nn.Linear(1024, 1)), (256,))
-    # THEN parameters are counted, and for a sample what forward leaves: of linear, normalization and ReLU 1024 each at most
+    # THEN parameters are counted, and each sample's saved tensors: at most 1024 each of linear, normalization and ReLU
     assert inspection.get_parameter_count() == 257 * 1024 + 2 * 1024 + 1025
     assert 2 * 1024 <= inspection.get_intermediate_variable_count() <= 3 * 1024 + 2 * 1024 + 8
     assert inspection.bytes(64) > inspection.bytes(1)
@@ -119,12 +119,12 @@ def test_normalization(normalization):
 
 @pytest.mark.long
 def test_embeddings():
-    # GIVEN a network whose input are indices; WHEN it is inspected with an example, THEN it counts
+    # GIVEN a network with indices as input; WHEN it is inspected with an example, THEN it counts
     network = nn.Sequential(nn.Embedding(1000, 64), nn.Flatten(), nn.Linear(64 * 16, 8))
     inspection = counted(network, torch.zeros(1, 16, dtype=torch.long))
     assert inspection.get_parameter_count() == 64_000 + 64 * 16 * 8 + 8
     assert inspection.report.peak(32).categories["input"] == 32 * 16 * 8
-    # AND a Config makes its indices of the types that it was given
+    # AND a Config creates indices of the given types
     config = package.Config("1GiB", "1GiB", 100, 16, 8, network, np.int64, np.float32)
     assert config.batch_size > 0
 
@@ -132,7 +132,7 @@ def test_embeddings():
 @pytest.mark.long
 @pytest.mark.parametrize(("network", "shape"), [(Pair(), (16, 256)), (Named(512, 512), (512,))])
 def test_outputs_of_all_kinds(network, shape):
-    # GIVEN a network that returns tuples or a dict; THEN it is trained with all that is floating-point
+    # GIVEN a network that returns tuples or a dict; THEN it trains on all floating-point outputs
     inspection = counted(network, shape)
     peak = inspection.report.peak(8)
     assert 0.9 * peak.categories["parameter"] < peak.categories["gradient"] <= peak.categories["parameter"]
@@ -147,7 +147,7 @@ def test_the_chosen_batch_fits_and_one_more_does_not(memlab):
     report = package.inspect(model, batch_of(1), source="simulated", card="2GiB", **options)
     largest = report.largest_batch()
     assert largest > 32
-    # WHEN the training runs there; THEN it does at that batch, and one more is too many
+    # WHEN the training runs there; THEN that batch fits, and one more does not
     program = PROGRAMS / "inspected.py"
     runs = [
         memlab.run(PYTHON, program, "tied", batch, preload=False, simgpu=("--card", "h100"), memory="2GiB")

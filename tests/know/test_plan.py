@@ -1,4 +1,4 @@
-"""`memlab plan` against PyTorch on the simulated GPU: what is planned from two small batches is what others take."""
+"""`memlab plan` against PyTorch on the simulated GPU: plans from two small batches match PyTorch at other batches."""
 
 import json
 import os
@@ -16,7 +16,7 @@ OWN = ["gpt-scaled", "gpt-recompute", "accumulated", "lstm", "resnet-momentum", 
 MORE_OWN = ["gpt", "gpt-amp", "gpt-fused", "gpt-eager", "resnet", "unet", "diffusion"]
 OF_LIBRARIES = ["hf-llama-lora", "timm-vit", "trainer"]
 MORE_OF_LIBRARIES = ["hf-gpt2", "hf-llama", "hf-t5", "hf-vit", "trainer-lora"]
-# Their steps are not all alike, and kernels change between the batches: within 1 %.
+# Their steps vary, and kernels change between the batches: within 1 %.
 CLOSE = ["trainer", "trainer-lora"]
 # The last one is recorded too.
 PREDICTED = [9, 20, 48]
@@ -41,7 +41,7 @@ def planned(memlab, *arguments, program, env=None):
 
 
 def peaks(memlab, *program, memory="80GiB", env=None):
-    """What PyTorch's counters say after the program itself has run; None if it ran out of memory."""
+    """Peaks of PyTorch's counters after a plain run of the program; None if it ran out of memory."""
     run = memlab.run(PYTHON, *program, simgpu=("--card", "h100"), memory=memory, preload=False, env=env)
     if "OutOfMemoryError" in run.errors:
         return None
@@ -71,11 +71,11 @@ def test_two_small_batches_give_the_others_to_the_byte(memlab, kind):
 
 @pytest.mark.long
 def test_compiled_code_is_planned_to_the_byte(memlab):
-    """GIVEN a model that torch.compile has compiled, with inductor
+    """GIVEN a model compiled by torch.compile with inductor
     WHEN it is planned from batch 8 and 16
-    THEN what it takes between them is the planned."""
+    THEN its peaks at batches between them are the planned ones."""
 
-    # Each with a cache of its own: a program that finds its code in inductor's peaks about 1 % higher or lower.
+    # Each with a separate cache: a program that finds its code in inductor's cache peaks about 1 % higher or lower.
     def caching_in(name):
         return {"TORCHINDUCTOR_CACHE_DIR": memlab.folder / name, "TORCHINDUCTOR_COMPILE_THREADS": 1}
 
@@ -84,7 +84,7 @@ def test_compiled_code_is_planned_to_the_byte(memlab):
     assert planned_peaks(answer) == peaks(memlab, *program, "12", env=caching_in("of-the-run"))
 
 
-# On one thread. (Autograd has another, which frees some memory a little earlier or later from run to run.)
+# On one thread. (Autograd's own thread frees some memory a little earlier or later from run to run.)
 STEPS = """
 import json, sys, torch
 batch = int(sys.argv[1])
@@ -109,7 +109,7 @@ print(json.dumps([torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reser
 def test_the_largest_batch_runs_and_one_more_does_not(memlab, settings):
     """GIVEN the largest batch for a card, and the smallest card for it
     WHEN it runs there
-    THEN it runs, and does not on a card with 2 MiB less, nor at the next batch on the first card."""
+    THEN it succeeds, and fails on a card with 2 MiB less, and at the next batch on the first card."""
     answer = planned(memlab, "--card", "2GiB", "--allocator", settings, program=("-c", STEPS, "{batch}"))
     largest = answer["largest_batch"]
     assert largest > 200
@@ -124,7 +124,7 @@ def test_the_largest_batch_runs_and_one_more_does_not(memlab, settings):
 def test_other_settings_of_the_allocator_are_planned_from_the_same_recording(memlab):
     """GIVEN a plan under expandable segments, recorded without
     WHEN the program runs under them
-    THEN it reserves what was planned, and the plan without recommends them if they are better."""
+    THEN it reserves the planned bytes, and the plan without recommends them if they are better."""
     settings = "expandable_segments:True"
     program = (PLANNED, "gpt", "--batch", "{batch}")
     answer = planned(memlab, "--predict", "24", "--allocator", settings, program=program)
@@ -138,16 +138,16 @@ def test_other_settings_of_the_allocator_are_planned_from_the_same_recording(mem
 @pytest.mark.long
 def test_a_batch_below_the_recorded_ones_is_recorded_itself(memlab):
     """GIVEN batch 1, at which other kernels run
-    WHEN it is asked for beside batch 8 and 16
-    THEN it is right too."""
+    WHEN it is planned beside batch 8 and 16
+    THEN it is correct too."""
     answer = planned(memlab, "--predict", "1", program=(PLANNED, "gpt", "--batch", "{batch}"))
     assert planned_peaks(answer) == peaks(memlab, PLANNED, "gpt", "--batch", "1")
 
 
-def test_the_peak_is_told_by_category_line_and_layer(memlab):
+def test_the_peak_by_category_line_and_layer(memlab):
     """GIVEN a plan
-    WHEN its peak is looked at
-    THEN categories, lines and layers each sum to what is allocated, and the largest of them are the program's."""
+    WHEN its peak is read
+    THEN categories, lines and layers each sum to the allocated bytes, and the largest of them are the program's."""
     answer = planned(memlab, "--predict", "8", program=(PLANNED, "gpt", "--batch", "{batch}"))
     peak = answer["peak"]["allocated_bytes"]
     for part in ("categories", "lines", "layers"):
@@ -174,11 +174,11 @@ def test_traces_that_were_kept_give_the_same_plan(memlab):
 def test_a_program_without_a_batch_size_is_planned_as_it_is(memlab):
     """GIVEN a command without {batch}
     WHEN it is planned for a card that is too small, as text
-    THEN the plan says that it does not fit, what would have to go, and who holds most."""
+    THEN the plan reports that it does not fit, the excess bytes, and the largest holders."""
     done = plan(memlab, "--card", "1GiB", program=(PLANNED, "gpt", "--batch", "64"), env={"COLUMNS": 120})
     assert done.returncode == 0, done.stderr
     assert "It does not fit." in done.stdout
-    assert "would have to go; activations hold" in done.stdout
+    assert "too much; activations hold" in done.stdout
     assert "as it is" in done.stdout
     assert max(map(len, done.stdout.split("What to do")[0].splitlines())) <= 120
 
@@ -209,17 +209,17 @@ for _ in range(4):
 @pytest.mark.long
 def test_batches_that_were_not_recorded_are_named(memlab):
     """GIVEN a program without convolutions whose memory grows with the square of the batch
-    WHEN batches are planned of which one is too far to be recorded
+    WHEN batches are planned, one of them too large to record
     THEN the warning names it, and does not blame cuDNN."""
     answer = planned(memlab, "--batch", "4,8", "--predict", "16,100", program=("-c", UNEVEN, "{batch}"))
     (warning,) = [text for text in answer["warnings"] if "grow evenly" in text]
     assert 16 in answer["recorded_batches"] and 100 not in answer["recorded_batches"]
-    assert "batch 100 was not recorded itself" in warning and "cuDNN" not in warning
+    assert "batch 100 was not recorded" in warning and "cuDNN" not in warning
 
 
 @pytest.mark.long
-def test_lines_of_libraries_are_named_where_those_of_the_program_say_nothing(memlab):
-    """GIVEN a training that calls a model of a library in one line
+def test_lines_of_libraries_are_named_if_the_program_has_one_line(memlab):
+    """GIVEN training that calls a library's model in one line
     WHEN it is planned
     THEN the plan has the lines of the library, as its report does."""
     answer = planned(memlab, "--predict", "8", program=("-c", OF_A_LIBRARY, "{batch}"))
@@ -238,10 +238,10 @@ for _ in range(20):
 """
 
 
-def test_what_is_read_back_is_said(memlab):
-    """GIVEN a program that reads back how many weights are positive
+def test_lines_that_read_values_back_are_warned_about(memlab):
+    """GIVEN a program that reads back the number of positive weights
     WHEN it is planned
-    THEN the plan says which line, as that is 0 on the simulated card."""
+    THEN the plan names the line, because the value is 0 on the simulated card."""
     answer = planned(memlab, program=("-c", READING, "{batch}"))
     (warning,) = [text for text in answer["warnings"] if "read back" in text]
     assert "<string>:6" in warning and "--on gpu" in warning
@@ -253,15 +253,15 @@ def test_what_is_read_back_is_said(memlab):
         ((), ("-c", FAILING), "ended with exit code 1\nIt printed:\non the way\nno such dataset"),
         ((), ("-c", "print('hello')"), "did not use a GPU"),
         (("--card", "h1000"), ("-c", "pass"), "h100"),
-        (("--batch", "4,4"), (PLANNED, "gan", "--batch", "{batch}"), "two different ones are needed"),
+        (("--batch", "4,4"), (PLANNED, "gan", "--batch", "{batch}"), "use two batch sizes"),
         (("--batch", "4"), (PLANNED, "gan", "--batch", "{batch}"), "--batch 8,16"),
         (("--allocator", "max_split_size_mb:1"), (PLANNED, "gan", "--batch", "2"), "at least 20"),
     ],
 )
-def test_what_is_wrong_is_said(memlab, arguments, program, said):
+def test_errors_name_the_cause(memlab, arguments, program, said):
     """GIVEN a program or an option that cannot be planned with
     WHEN it is planned
-    THEN the error says what happened, and nothing is left behind."""
+    THEN the error states what happened, and no files remain."""
     done = plan(memlab, *arguments, program=program, env={"TMPDIR": memlab.folder})
     assert done.returncode != 0
     assert said in done.stderr, done.stderr
@@ -270,7 +270,7 @@ def test_what_is_wrong_is_said(memlab, arguments, program, said):
 
 
 def test_the_program_ends_before_it_saves_anything(memlab):
-    """GIVEN a training that would write a file at its end
+    """GIVEN training that would write a file at its end
     WHEN it is planned
     THEN the file is not written."""
     program = READING + "\nopen('checkpoint', 'w').close()\n"

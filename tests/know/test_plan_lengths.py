@@ -1,4 +1,4 @@
-"""`memlab plan --lengths` and `memlab.inspect(…, lengths=…)` against PyTorch's allocator, which runs the sequence itself."""
+"""`memlab plan --lengths` and `memlab.inspect(…, lengths=…)` against PyTorch's allocator, which runs the same sequence."""
 
 import json
 import random
@@ -36,7 +36,7 @@ def planned(memlab, kind, lengths, *arguments):
 
 
 def peaks(memlab, kind, *cases):
-    """What PyTorch's counters say after steps of these lengths, under these settings: `(SETTINGS, LENGTHS)`."""
+    """Peaks of PyTorch's counters after steps of these lengths, under these settings: `(SETTINGS, LENGTHS)`."""
     commands = []
     for number, (_, lengths) in enumerate(cases):
         file = memlab.folder / f"{kind}-{number}.txt"
@@ -71,7 +71,7 @@ def test_a_sequence_is_what_pytorch_takes(memlab, kind):
     runs = peaks(memlab, kind, *((settings, lengths) for (_, settings), lengths in cases.items()))
     for case, run in zip(cases, runs, strict=True):
         assert figures(rows[case]) == pytest.approx(run, rel=0.01), case
-    # AND sorting is the worst of them, and what is advised the best
+    # AND ascending order is the worst of them, and the advised one the best
     assert rows["ascending", ""]["peak_reserved_bytes"] > 2 * rows["as given", ""]["peak_reserved_bytes"]
     best = min(row["peak_reserved_bytes"] for row in answer["rows"] if row["order"] == "as given")
     assert rows["as given", EXPANDABLE]["peak_reserved_bytes"] == best
@@ -91,10 +91,10 @@ def test_a_length_that_was_not_recorded(memlab, kind):
     assert [figures(row)] == peaks(memlab, kind, ("", [768] * 12))
 
 
-def test_what_is_printed(memlab):
-    """GIVEN lengths on the command line, and a card on which they do not fit as given
+def test_lengths_as_text(memlab):
+    """GIVEN lengths on the command line, and a card on which they do not fit in the given order
     WHEN the sequence is planned as text
-    THEN it says so, has a table of orders and one of settings, and says what makes it fit."""
+    THEN the plan reports that, has a table of orders and one of settings, and names a change that makes it fit."""
     program = (PROGRAM, "gpt-eager", "--batch", "4", "--length", "{length}", "--context", "512")
     arguments = ("--lengths", "100,300,200,500,450,510,480,64", "--card", "1200MiB")
     done = plan(memlab, *arguments, program=program, env={"COLUMNS": 140})
@@ -124,7 +124,7 @@ def test_what_is_printed(memlab):
         ((), ("-c", "pass", "{length}"), "--lengths FILE has the length of each step"),
     ],
 )
-def test_what_is_wrong_is_said(memlab, arguments, program, said):
+def test_errors_name_the_cause(memlab, arguments, program, said):
     (memlab.folder / "words.txt").write_text("8\nmany\n")
     done = plan(memlab, *arguments, program=program)
     assert done.returncode == 2
@@ -132,7 +132,7 @@ def test_what_is_wrong_is_said(memlab, arguments, program, said):
 
 
 class Attention(nn.Module):
-    """A layer of attention whose scores are there."""
+    """An attention layer that materialises its scores."""
 
     def __init__(self):
         super().__init__()
@@ -145,10 +145,10 @@ class Attention(nn.Module):
 
 @pytest.mark.long
 def test_inspect_takes_lengths(memlab):
-    # GIVEN a model whose batch has tensors with a length and one without, and the lengths of a training
+    # GIVEN a model whose batch has tensors with a length and one without, and the lengths of a training run
     batch = {"ids": torch.zeros(4, 32, dtype=torch.long), "scale": torch.ones(4)}
     lengths = numpy.array([500, 100, 740, 300, 760, 620, 1000, 80, 900] * 3)
-    # WHEN it is inspected with them; THEN each order and setting has its figures, of steps with as many rows
+    # WHEN it is inspected with them; THEN each order and setting has its figures, for the batch's number of rows
     report = package.inspect(Attention(), batch, source="simulated", card="2GiB", lengths=lengths)
     sequence = report.sequence
     assert (sequence.batch, sequence.dimension, sequence.tensors) == (4, 1, ("ids",))
@@ -157,14 +157,14 @@ def test_inspect_takes_lengths(memlab):
     assert rows["as given", ""] == sequence.current
     assert rows["ascending", ""].reserved > sequence.current.reserved >= sequence.current.allocated
     assert len(rows) == 7 * 4 and all(row.allocated <= row.reserved and row.fits for row in sequence.rows)
-    # AND what is advised is printed below the table, also in notebooks
+    # AND the advice is printed below the table, also in notebooks
     assert sequence.advice and sequence.advice[1:] in str(report) and "dimension 1 of ids" in report._repr_html_()
     # AND the same from a file
     file = memlab.folder / "lengths.txt"
     file.write_text("\n".join(map(str, lengths)))
     again = package.inspect(Attention(), batch, source="simulated", card="2GiB", lengths=file)
     assert again.sequence == sequence
-    # AND without them there is none
+    # AND without lengths, the report has no sequence
     assert package.inspect(nn.Linear(4, 4), torch.zeros(1, 4), source="simulated").sequence is None
 
 

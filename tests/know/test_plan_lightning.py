@@ -1,4 +1,4 @@
-"""`memlab plan` of trainings by PyTorch Lightning: it evaluates and saves after the recorded steps, and writes nothing."""
+"""`memlab plan` of training with PyTorch Lightning: it evaluates and saves after the recorded steps, and writes nothing."""
 
 from pathlib import Path
 
@@ -32,10 +32,10 @@ def test_lightning_is_planned_to_the_byte(memlab, options):
 
 @pytest.mark.parametrize("kind", ["gpt", "cnn"])
 def test_each_phase_of_lightning_has_its_own_peak(memlab, kind):
-    """GIVEN a LightningModule, without a batch to choose
+    """GIVEN a LightningModule, without a batch option
     WHEN it is planned
-    THEN what training and evaluation allocate at most is what PyTorch says, but for a metric of the evaluation before,
-    which is still there when the next epoch trains; and no step keeps more than the one before."""
+    THEN the peaks of training and evaluation are PyTorch's, except for a metric of the previous evaluation, which is still
+    alive in the next epoch; and no step keeps more than the previous one."""
     program = (LIGHTNING, kind, "--batch", "20")
     answer = planned(memlab, program=program)
     (run,) = peaks(memlab, program)
@@ -49,9 +49,9 @@ def test_each_phase_of_lightning_has_its_own_peak(memlab, kind):
 @pytest.mark.long
 @pytest.mark.parametrize("arguments", [(), ("--training-only",)], ids=["phases", "training-only"])
 def test_checkpoints_and_logs_of_lightning_are_left_alone(memlab, arguments):
-    """GIVEN checkpoints and logs of a real training where the program writes its own, often
+    """GIVEN checkpoints and logs of a real training run where the program writes its own, often
     WHEN it is planned
-    THEN they are what they were, and there are no others."""
+    THEN they are unchanged, and no others appear."""
     kept = ["checkpoints/last.ckpt", "lightning_logs/version_0/metrics.csv"]
     for name in kept:
         path = memlab.folder / "run" / name

@@ -77,19 +77,19 @@ def test_the_page_is_self_contained(browser, plan, dark):
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_the_page_says_what_the_plan_says(browser, plan):
+def test_the_page_matches_the_plan(browser, plan):
     path, plan = plan
     page = browser.open(path)
     # THEN the answer comes first
     assert f"The largest batch that fits is {plan['largest_batch']}" in texts(page, ".verdict")[0].replace(",", "")
-    # AND the tables have its figures
+    # AND the tables have the plan's figures
     rows = plan["batches"]
     keys = ["batch", "peak_allocated_bytes", "peak_reserved_bytes", "needed_bytes"]
     assert [values(page, "batches", column) for column in range(4)] == [[row[key] for row in rows] for key in keys]
     assert values(page, "settings", 0) == [row["needed_bytes"] for row in plan["settings"]]
     for what in ("categories", "lines", "layers"):
         assert values(page, what, 0) == [row["bytes"] for row in plan[what]], what
-    # AND the picture of batches has a point for each of the table, filled where it fits
+    # AND the chart of batches has a point for each row of the table, filled where it fits
     points = page.evaluate(
         "Array.from(document.querySelectorAll('svg.batches circle'), it => [it.textContent, it.classList.contains('fits')])"
     )
@@ -98,7 +98,7 @@ def test_the_page_says_what_the_plan_says(browser, plan):
     assert fits[largest] and not fits[largest + 1]
     assert all(fitting == (batch <= largest) for batch, fitting in fits.items())
     assert all(fits[row["batch"]] == row["fits"] for row in rows if row["batch"] in fits)
-    # AND the picture of the steps has the peak and what it consists of
+    # AND the chart of the steps has the peak and its composition
     assert "allocated, in backward" in texts(page, "svg.course .peak")[0]
     named = {text.split(":")[0] for text in texts(page, "svg.course .area title")}
     assert {"activations", "parameters", "gradients", "optimizer state"} <= named
@@ -112,7 +112,7 @@ def test_a_plan_of_a_program_as_it_is_has_no_picture_of_batches(browser, plan, t
     # WHEN it is planned as it is, to standard output
     page = tmp_path / "page.html"
     page.write_text(planned(Memlab(tmp_path), "--html", "-", trace))
-    # THEN there is nothing but the page, with the picture of the steps
+    # THEN only the page is written, with the chart of the steps
     opened = browser.open(page)
     assert opened.complaints == []
     assert opened.evaluate("document.querySelectorAll('svg.batches').length") == 0

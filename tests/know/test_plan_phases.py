@@ -1,4 +1,4 @@
-"""`memlab plan` of trainings that evaluate and save: these phases are planned from the same two small recordings."""
+"""`memlab plan` of training that evaluates and saves: the same two small recordings predict these phases."""
 
 import importlib.util
 import sys
@@ -18,12 +18,12 @@ PREDICTED = [20, 48]
 
 
 def peaks(memlab, *programs):
-    """What PyTorch's counters say after each program itself has run, by phase and of the whole."""
+    """Peaks of PyTorch's counters after a plain run of each program, by phase and overall."""
     return memlab.each(*programs, simgpu=("--card", "h100"), memory="80GiB")
 
 
 def compared(memlab, *program):
-    """What is planned and what PyTorch's counters say, allocated and reserved, at batches of which two are recorded."""
+    """Planned and actual peaks, allocated and reserved, at several batches, two of them recorded."""
     answer = planned(memlab, "--predict", ",".join(map(str, PREDICTED)), program=(PHASES, *program, "--batch", "{batch}"))
     rows = [[row["peak_allocated_bytes"], row["peak_reserved_bytes"]] for row in answer["batches"]]
     return answer, rows, peaks(memlab, *((PHASES, *program, "--batch", batch) for batch in PREDICTED))
@@ -49,7 +49,7 @@ def test_evaluation_and_saving_of_a_plain_loop_are_planned_to_the_byte(memlab, p
     "program", [["--evaluated", "16"], *full([], ["--steps", "40"])], ids=["smaller", "larger", "seldom"]
 )
 def test_an_evaluation_without_a_data_loader_is_planned_to_the_byte(memlab, program):
-    """GIVEN a loop that makes its batches itself and evaluates after every so many steps
+    """GIVEN a loop that builds its own batches and evaluates every few steps
     WHEN it is planned from batch 8 and 16, and runs at other batches
     THEN evaluation is a phase, and PyTorch's peaks of each phase and of the whole run are the planned ones."""
     answer, rows, runs = compared(memlab, "steps", *program)
@@ -62,7 +62,7 @@ def test_an_evaluation_without_a_data_loader_is_planned_to_the_byte(memlab, prog
     "program", [["--steps", "30"], *full([], ["--evaluated", "16"])], ids=["seldom", "larger", "smaller"]
 )
 def test_an_evaluation_within_an_epoch_is_planned_to_the_byte(memlab, program):
-    """GIVEN a loop over a DataLoader that evaluates after every so many steps, and saves after each epoch
+    """GIVEN a loop over a DataLoader that evaluates every few steps, and saves after each epoch
     WHEN it is planned from batch 8 and 16, and runs at other batches
     THEN both are phases, and PyTorch's peaks of each and of the whole run are the planned ones."""
     answer, rows, runs = compared(memlab, "within", *program)
@@ -71,9 +71,9 @@ def test_an_evaluation_within_an_epoch_is_planned_to_the_byte(memlab, program):
 
 
 def test_an_evaluation_between_two_epochs_is_a_phase(memlab):
-    """GIVEN a loop that does nothing between an evaluation and the next epoch
+    """GIVEN a loop without work between an evaluation and the next epoch
     WHEN it is planned
-    THEN what the evaluation takes is its own, and not the training's."""
+    THEN the evaluation's memory belongs to its own phase, and not to training."""
     program = (PHASES, "epochs", "--batch", "20", "--saving", "none")
     answer = planned(memlab, program=program)
     (run,) = peaks(memlab, program)
@@ -83,9 +83,9 @@ def test_an_evaluation_between_two_epochs_is_a_phase(memlab):
 
 
 def test_each_phase_has_its_own_peak(memlab):
-    """GIVEN a training whose evaluation takes more, without a batch to choose
+    """GIVEN training with a larger evaluation, without a batch option
     WHEN it is planned
-    THEN what is allocated at most in each phase is what PyTorch says, and the plan advises a smaller evaluation."""
+    THEN the peak of each phase is PyTorch's, and the plan advises a smaller evaluation."""
     program = (PHASES, "epochs", "--batch", "20")
     answer = planned(memlab, program=program)
     (run,) = peaks(memlab, program)
@@ -93,23 +93,23 @@ def test_each_phase_has_its_own_peak(memlab):
     assert phases["training"] < phases["evaluation"] == run["evaluation"][0]
     assert (phases["training"], phases["saving"]) == (run["training"][0], run["saving"][0])
     assert answer["peak"]["phase"] == "evaluation"
-    assert any(advice.startswith("evaluation takes") for advice in answer["advice"])
+    assert any(advice.startswith("evaluation needs") for advice in answer["advice"])
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("strategy", ["epoch", *full("steps")])
 def test_the_trainer_evaluates_and_saves_at_the_end_of_the_short_epoch(memlab, strategy):
-    """GIVEN Hugging Face's Trainer, which evaluates and saves after each epoch or so many steps
+    """GIVEN Hugging Face's Trainer, which evaluates and saves after each epoch or every few steps
     WHEN it is planned
-    THEN the peaks are those of the run, but for the losses that it keeps: a number for each sample that it evaluates."""
+    THEN the peaks are those of the run, except for the losses that it keeps: a number for each evaluated sample."""
     _, rows, runs = compared(memlab, "trainer", "--strategy", strategy)
     assert rows == [[pytest.approx(run["whole"][0], rel=1e-4), run["whole"][1]] for run in runs]
 
 
-def test_what_fails_after_the_steps_is_noted(memlab):
-    """GIVEN a program that divides by what is 0 on a simulated card, after its first evaluation
+def test_failures_after_the_steps_are_noted(memlab):
+    """GIVEN a program that divides by a value that is 0 on a simulated card, after its first evaluation
     WHEN it is planned
-    THEN its training and the evaluation are planned, and the plan says that it failed."""
+    THEN its training and the evaluation are planned, and the plan reports the failure."""
     answer = planned(memlab, program=(PHASES, "epochs", "--batch", "8", "--fails"))
     assert [row["name"] for row in answer["phases"]] == ["training", "evaluation"]
     assert any("the program failed" in warning for warning in answer["warnings"])
@@ -119,7 +119,7 @@ def test_what_fails_after_the_steps_is_noted(memlab):
 def test_distributed_checkpoints_are_left_alone(memlab, saving):
     """GIVEN a distributed checkpoint where the program saves its own, also from threads and from another process
     WHEN it is planned
-    THEN it is what it was, and saving has not failed."""
+    THEN the checkpoint is unchanged, and saving has not failed."""
     (memlab.folder / "model").mkdir()
     (memlab.folder / "model" / "__0_0.distcp").write_text("weeks of work")
     answer = planned(memlab, program=(PHASES, "epochs", "--batch", "8", "--saving", saving, "--checkpoint", "model"))
@@ -132,8 +132,8 @@ def test_distributed_checkpoints_are_left_alone(memlab, saving):
 @pytest.mark.long
 def test_checkpoints_of_a_real_training_are_left_alone(memlab):
     """GIVEN a checkpoint and a log where the program writes its own
-    WHEN it is planned, by a plain loop and by the Trainer
-    THEN they are what they were, and there are no others."""
+    WHEN it is planned, with a plain loop and with the Trainer
+    THEN they are unchanged, and no others appear."""
     (memlab.folder / "model").write_text("weeks of work")
     (memlab.folder / "model.txt").write_text("epoch 90")
     (memlab.folder / "run" / "checkpoint-3").mkdir(parents=True)
@@ -147,8 +147,8 @@ def test_checkpoints_of_a_real_training_are_left_alone(memlab):
 
 def test_only_the_training_is_planned_on_request(memlab):
     """GIVEN --training-only
-    WHEN a training with evaluations is planned
-    THEN there is one phase, and the evaluation is in no figure."""
+    WHEN training with evaluations is planned
+    THEN the plan has one phase, and no figure includes the evaluation."""
     answer = planned(memlab, "--training-only", program=(PHASES, "epochs", "--batch", "8"))
     (phase,) = answer["phases"]
     assert phase["name"] == "training"
@@ -156,7 +156,7 @@ def test_only_the_training_is_planned_on_request(memlab):
 
 
 class Loop:
-    """A training whose loop calls a method that evaluates."""
+    """Training whose loop calls a method that evaluates."""
 
     def __init__(self, phases):
         self.phases = phases
@@ -200,7 +200,7 @@ def test_looking_at_a_loop_keeps_nothing_of_it(monkeypatch):
     phases = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(phases)
     loop = Loop(phases)
-    # WHEN it looks at one that evaluates in a method of its own THEN it finds that, AND what the loop deletes is gone
+    # WHEN the loop evaluates in a separate method THEN it finds the evaluation, AND objects that the loop deletes are freed
     assert loop.run() == ([True, True], [0, 0])
-    # AND a program's own dictionary of its variables stays as it is
+    # AND a program's own dictionary of its variables is unchanged
     assert loop.with_its_variables() == (True, loop)

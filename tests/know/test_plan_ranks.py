@@ -1,4 +1,4 @@
-"""`memlab plan` of distributed trainings: one process, told that it is rank 0, takes what it takes among all ranks."""
+"""`memlab plan` of distributed training: one process that runs as rank 0 has the memory of rank 0 in a real group."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +30,7 @@ def launch(memlab, kind, batch, ranks, *options):
     [("ddp-views", 2), ("fsdp", 2), ("fsdp2", 4), *full(("ddp", 2), ("ddp-gloo", 2), ("fsdp2", 2))],
 )
 def test_one_process_takes_what_rank_0_takes_to_the_byte(memlab, kind, ranks):
-    """GIVEN a distributed training planned in one process, from batch 8 and 16
+    """GIVEN distributed training planned in one process, from batch 8 and 16
     WHEN torchrun starts all ranks, each with its own card, at other batches
     THEN PyTorch's peaks in rank 0 are the planned ones."""
     batches = ",".join(map(str, PREDICTED))
@@ -44,7 +44,7 @@ def test_one_process_takes_what_rank_0_takes_to_the_byte(memlab, kind, ranks):
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["fsdp2", *full("ddp")])
 def test_an_evaluation_by_all_ranks_is_planned_to_the_byte(memlab, kind):
-    """GIVEN a distributed training in epochs, each with an evaluation in larger batches
+    """GIVEN distributed training in epochs, each with an evaluation in larger batches
     WHEN it is planned in one process, from batch 8 and 16, and torchrun starts all ranks at other batches
     THEN evaluation is a phase, and PyTorch's peaks in rank 0 are the planned ones."""
     options = ("--epochs", "3", "--evaluated", "4")
@@ -57,9 +57,9 @@ def test_an_evaluation_by_all_ranks_is_planned_to_the_byte(memlab, kind):
 
 @pytest.mark.parametrize("saving", ["distributed", "async"])
 def test_shards_are_saved_by_one_process_and_not_written(memlab, saving):
-    """GIVEN FSDP2 that saves its shards with torch.distributed.checkpoint, planned in one process
-    WHEN it is planned
-    THEN saving is a phase that has not failed, and there is no checkpoint."""
+    """GIVEN FSDP2 that saves its shards with torch.distributed.checkpoint
+    WHEN it is planned in one process
+    THEN saving is a phase that has not failed, and no checkpoint is written."""
     program = (RANKS, "fsdp2", "--batch", "8", "--saving", saving, "--checkpoint", "checkpoint")
     answer = planned(memlab, "--ranks", "2", program=program)
     assert {row["name"] for row in answer["phases"]} == {"training", "saving"}
@@ -80,10 +80,10 @@ ACCELERATE = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processe
     ],
     ids=["torchrun", "accelerate", "all of the machine's cards"],
 )
-def test_a_launcher_says_how_many_ranks_there_are(memlab, arguments, program):
+def test_a_launcher_determines_the_number_of_ranks(memlab, arguments, program):
     """GIVEN a command that begins with a launcher of four ranks
     WHEN it is planned
-    THEN the script behind it is planned as rank 0 of four, as it is with --ranks; also if it starts its processes itself."""
+    THEN its script is planned as rank 0 of four, as with --ranks; also if it starts its own processes."""
     script = (RANKS, "fsdp2", "--batch", "{batch}")
     with ThreadPoolExecutor(2) as pool:
         launched = pool.submit(planned, memlab, *arguments, "--predict", "8", program=(*program, *script))
@@ -134,7 +134,7 @@ def test_groups_and_objects_need_no_other_ranks(memlab):
 def test_ranks_of_a_real_gpu_are_refused(memlab):
     """GIVEN --ranks with --on gpu
     WHEN it is planned
-    THEN the error says that other ranks are simulated only."""
+    THEN the error explains that other ranks can only be simulated."""
     done = plan(memlab, "--on", "gpu", "--ranks", "2", program=(RANKS, "ddp", "--batch", "{batch}"))
     assert done.returncode != 0
     assert "leave out --on gpu" in done.stderr
@@ -153,8 +153,8 @@ print(torch.distributed.distributed_c10d.rendezvous is alone.rendezvous)
 
 
 def test_a_pytorch_without_device_meshes_is_prepared(memlab):
-    """GIVEN a PyTorch that has no torch.distributed.device_mesh, as 2.1
-    WHEN a plan's process replaces what ranks do
+    """GIVEN a PyTorch without torch.distributed.device_mesh, like 2.1
+    WHEN a plan's process replaces the ranks' functions
     THEN it replaces the rest."""
     run = memlab.python("-c", WITHOUT_MESHES, ROOT / "viewer" / "cli" / "src" / "recording" / "alone.py", preload=False)
     assert (run.code, run.output) == (0, "True\n"), run.errors

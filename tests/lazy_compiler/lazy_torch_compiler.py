@@ -1,14 +1,14 @@
-"""PyTorch's compiler is imported when something is compiled, and not as soon as a program makes an optimizer.
+"""Imports PyTorch's compiler at the first compilation instead of at the first optimizer.
 
-Importing it takes as long as a small test program does otherwise, or longer. PyTorch does so to exclude functions of its own
-from compilation and to break graphs, which is of no use as long as nothing compiles. tests/conftest.py asks for this unless
-`--full` is given, and lazy_torch_compiler.pth imports it where it is asked for.
+The import takes as long as the rest of a small test program, or longer. PyTorch imports it to exclude its own functions from
+compilation and to break graphs, which is useless while nothing compiles. tests/conftest.py requests this module unless
+`--full` is given; lazy_torch_compiler.pth then imports it.
 """
 
 import sys
 from importlib.machinery import PathFinder, SourceFileLoader
 
-# What these modules import the compiler for, and what that becomes. Lines keep their numbers.
+# The statements for which these modules import the compiler, and their replacements. Lines keep their numbers.
 IMPORTED = '"torch._dynamo" in __import__("sys").modules'
 REPLACED = {
     "torch._compile": {'"__dynamo_disable", None)': f'"__dynamo_disable", None if {IMPORTED} else fn)'},

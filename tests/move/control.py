@@ -8,7 +8,7 @@ from pathlib import Path
 
 # Only a hang reaches this limit.
 PATIENCE_S = 600
-# The program's GPU work gets as long to end.
+# The program's GPU work gets the same time to finish.
 UNHURRIED = {"timeout_ms": PATIENCE_S * 1000}
 
 
@@ -26,7 +26,7 @@ def path_of(pid):
 
 
 def is_running(pid):
-    """Returns false for an ended process, also before its parent has waited for it."""
+    """Returns False for an ended process, even before its parent has waited for it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
@@ -54,7 +54,7 @@ def connected(pid):
 
 
 def ask(pid, **request):
-    """One request and its reply."""
+    """Sends one request and returns its reply."""
     deadline = time.monotonic() + PATIENCE_S
     # The process drops clients whose request takes 5 seconds to arrive.
     while not (line := exchange(pid, json.dumps(request).encode() + b"\n")):

@@ -16,8 +16,8 @@ PROGRAMS = Path(__file__).parent / "programs"
 MIB = 1 << 20
 PAGE = 2 * MIB
 
-# Memory of every kind that can be moved: one page and several, a size that fills no page, and memory that the program maps
-# itself, once and twice.
+# Memory of every movable kind: one page and several, a size that is no multiple of a page, and memory that the program maps
+# with its own calls, once and twice.
 OF_ALL_KINDS = (
     "small, large = allocate(PAGE), allocate(3 * PAGE + 12345)",
     "handle, at = create(2 * PAGE), reserve(8 * PAGE)",
@@ -32,7 +32,7 @@ class Program:
     """A process under memlab with a control socket."""
 
     def __init__(self, memlab, *command, env=None, offload=True, **options):
-        # A short path, since the name of a socket is limited.
+        # A short path, because socket names are limited.
         self.runtime = Path(tempfile.mkdtemp(prefix="memlab-test-", dir="/tmp"))
         environment = {"XDG_RUNTIME_DIR": self.runtime, "SIMGPU_CONTEXT": "16MiB"} | (env or {})
         if offload:
@@ -73,7 +73,7 @@ class Program:
                 while piece := client.recv(1 << 16):
                     reply += piece
             except (BrokenPipeError, ConnectionResetError):
-                pass  # It closes the connection before it has read everything.
+                pass  # The process closes the connection before it has read everything.
             return reply
 
     def ask(self, command, **more):

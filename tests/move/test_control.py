@@ -79,7 +79,7 @@ def sockets_of(pid):
 
 
 def test_two_thousand_idle_clients_cause_no_delay(traced):
-    # GIVEN two thousand clients that are connected and do not finish a request
+    # GIVEN two thousand connected clients that do not finish a request
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
     others = []

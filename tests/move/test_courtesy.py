@@ -1,4 +1,4 @@
-"""memlab.Courtesy: memory leaves the GPU and comes back, with every byte, alias and address that it promises."""
+"""memlab.Courtesy: memory leaves the GPU and comes back, with every promised byte, alias and address."""
 
 import json
 import subprocess
@@ -14,13 +14,13 @@ PROGRAMS = Path(__file__).parent / "programs"
 MIB = 1 << 20
 ENVIRONMENT = {"PYTHONPATH": str(ROOT / "python"), "PYTHONWARNINGS": "ignore", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
-# How the program was started: as any program, and with `memlab run --offload`.
+# Ways to start the program: as any program, and with `memlab run --offload`.
 IN_PLACE, OFFLOADED = False, True
 BOTH = pytest.mark.parametrize("offload", [IN_PLACE, OFFLOADED], ids=["in place", "offloaded"])
 
 
 def outcome(memlab, *arguments, offload=IN_PLACE, preload=False, memory="1GiB", **options):
-    """What a function of `programs/courtesies.py` found, and standard error."""
+    """Result of a function of `programs/courtesies.py`, and standard error."""
     env = ENVIRONMENT | options.pop("env", {}) | ({"MEMLAB_OFFLOAD": "1"} if offload else {})
     program = PROGRAMS / "courtesies.py"
     run = memlab.python(program, *arguments, preload=preload or offload, memory=memory, env=env, **options)
@@ -30,10 +30,10 @@ def outcome(memlab, *arguments, offload=IN_PLACE, preload=False, memory="1GiB", 
 
 @BOTH
 def test_a_training_goes_on_as_if_nothing_had_happened(memlab, offload):
-    # GIVEN a training; WHEN its memory is yielded twice between steps, and once between a forward and its backward
+    # GIVEN a training run; WHEN its memory is yielded twice between steps, and once between a forward and its backward
     undisturbed, _ = outcome(memlab, "training", "undisturbed")
     yielding, errors = outcome(memlab, "training", "yielding", offload=offload)
-    # THEN each step is the same as without: what autograd saved, parameters, buffers, optimizer state
+    # THEN each step equals an undisturbed one: autograd's saved tensors, parameters, buffers, optimizer state
     assert yielding == undisturbed
     assert len({json.dumps(step) for step in yielding}) == 6
     assert "stayed" not in errors
@@ -62,14 +62,14 @@ def test_every_kind_of_tensor_and_alias(memlab, offload):
     start, during, after = found["allocated"]
     moved, restored = found["moved"]
     assert moved == restored > 0 and start == after
-    # AND PyTorch has freed all memory, or, offloaded, has noticed nothing
+    # AND PyTorch has freed all memory, or, when offloaded, has noticed nothing
     assert during == (start if offload else 0)
     assert found["at the same addresses"] or not offload
 
 
 @BOTH
 def test_memory_that_only_autograd_holds(memlab, offload):
-    # GIVEN saved outputs, tensors that a custom function saved, and tensors that a hook has packed
+    # GIVEN saved outputs, a custom function's saved tensors, and a hook's packed tensors
     found, _ = outcome(memlab, "autograd", offload=offload)
     # THEN all moved and came back, the unpacking hook was not called, and the backward runs
     start, during = found["allocated"]
@@ -79,7 +79,7 @@ def test_memory_that_only_autograd_holds(memlab, offload):
 
 
 def test_a_pytorch_that_hides_what_autograd_saved_is_named(memlab):
-    # GIVEN a PyTorch that does not show what autograd saved; THEN what stays is reported, with that reason
+    # GIVEN a PyTorch that hides autograd's saved tensors; THEN memlab reports the unmoved memory with that reason
     found, errors = outcome(memlab, "unshown")
     assert found["held"]
     nbytes, why = found["stayed"][0]
@@ -87,9 +87,9 @@ def test_a_pytorch_that_hides_what_autograd_saved_is_named(memlab):
 
 
 def test_no_code_of_the_program_runs(memlab):
-    # GIVEN classes, proxies and tensors that record whatever they are asked
+    # GIVEN classes, proxies and tensors that record every access
     found, _ = outcome(memlab, "watchful")
-    # THEN the searches for memory ask them nothing
+    # THEN the searches for memory do not access them
     assert found["moved"] == 4 * MIB
     assert (found["courteous"], found["reported"]) == ([], [])
 
@@ -97,11 +97,11 @@ def test_no_code_of_the_program_runs(memlab):
 def test_memory_that_python_cannot_reach_is_reported(memlab):
     # GIVEN a tensor that only a list in TorchScript holds
     found, errors = outcome(memlab, "unreachable")
-    # THEN the rest moves, and what stays is said to the byte
+    # THEN the rest moves, and the unmoved bytes are reported exactly
     assert found["allocated"] == [8 * MIB, 4 * MIB] and found["moved"] == 4 * MIB
     assert sum(row["nbytes"] for row in found["stayed"]) == 4 * MIB
     assert "4.00 MiB stayed on the GPU" in errors
-    # AND by a program that is recorded, also which memory it is
+    # AND for a recorded program, the report also identifies the memory
     found, errors = outcome(memlab, "unreachable", preload=True)
     (row,) = found["stayed"]
     assert row["nbytes"] == 4 * MIB and row["category"]
@@ -115,7 +115,7 @@ def test_memory_that_python_cannot_reach_is_reported(memlab):
 def test_captured_graphs_are_refused(memlab):
     # GIVEN a CUDA graph, which uses memory by its address
     found, _ = outcome(memlab, "graph")
-    # THEN nothing moves during the capture and afterwards, and the message says what would help
+    # THEN nothing moves during the capture and afterwards, and the message suggests a fix
     assert "captured: yield memory before or after" in found["capturing"]
     assert "memlab run --offload" in found["captured"]
     assert found["unmoved"]
@@ -134,9 +134,9 @@ def test_captured_graphs_of_an_offloaded_program(memlab):
 
 @pytest.mark.skipif(ON_GPU, reason="the sizes are those of the simulated card")
 def test_storages_that_must_stay(memlab):
-    # GIVEN storages sent to another process, in a memory pool of their own, and used by another library
+    # GIVEN storages that are shared with another process, in a separate memory pool, or used by another library
     found, errors = outcome(memlab, "unmovable")
-    # THEN they stay where they are with their bytes, and the reasons are said
+    # THEN they stay in place with their bytes, and memlab reports the reasons
     assert found["same"]
     assert found["moved"] == 12 * MIB
     assert [nbytes for _, nbytes in found["stayed"]] == [20 * MIB, 8 * MIB, 4 * MIB]
@@ -148,11 +148,11 @@ def test_storages_that_must_stay(memlab):
 def test_restoring_on_a_full_gpu(memlab):
     # GIVEN memory in host memory, and a GPU that was filled meanwhile
     found, _ = outcome(memlab, "full")
-    # THEN restoring fails twice, takes no room, and says what to do; the tensors are unusable, and say so
+    # THEN restoring fails twice, takes no room, and names a fix; access to the tensors raises an error
     for error in found["errors"]:
         assert "OutOfMemoryError" in error and "256 MiB" in error and "call restore() again" in error
     assert found["unchanged"] and found["empty"] == [0] * 4 and found["used"]
-    # AND when there is room it succeeds, with every byte
+    # AND once room is available it succeeds, with every byte
     assert found["restored"] == 256 * MIB and found["same"]
 
 
@@ -172,11 +172,11 @@ def test_threads_that_use_the_gpu_wait(memlab):
 
 
 def test_a_restore_from_outside(memlab):
-    # GIVEN a program that has yielded its memory, and waits at its next use of the GPU
+    # GIVEN a program that has yielded its memory, and blocks at its next use of the GPU
     with Program(memlab, sys.executable, PROGRAMS / "courtesies.py", "restored_from_outside", env=ENVIRONMENT) as program:
         assert program.process.stdout.readline() == "yielded\n"
         assert program.move["state"] == "offloaded"
-        # WHEN `memlab restore` brings it back, THEN the program goes on, and its own restore has nothing to do
+        # WHEN `memlab restore` brings it back, THEN the program continues, and its own restore has nothing to do
         program.succeed("restore")
         assert json.loads(program.end()) == {"same": True, "restored": 0}
 
@@ -190,7 +190,7 @@ def test_interruptions(memlab):
 
 
 def test_too_little_host_memory(memlab):
-    # GIVEN a machine with room for 1 MiB; THEN nothing moves, and the message says how much is missing
+    # GIVEN a machine with room for 1 MiB; THEN nothing moves, and the message states the missing bytes
     found, _ = outcome(memlab, "host")
     assert "MemoryError: 4.00 MiB" in found["error"] and "nothing was moved" in found["error"]
     assert found["unmoved"] and found["restored"] == 0
@@ -203,7 +203,7 @@ def test_a_pinning_that_is_refused(memlab):
 
 
 def test_memory_belongs_to_its_stream(memlab):
-    # GIVEN memory allocated for a side stream; THEN PyTorch's allocator has it for that stream afterwards
+    # GIVEN memory allocated for a side stream; THEN PyTorch's allocator keeps it for that stream afterwards
     found, _ = outcome(memlab, "streams")
     assert found["streams"] == [True, 0] and found["same"]
 
@@ -213,7 +213,7 @@ def test_yielding_and_restoring_repeatedly(memlab, offload):
     found, _ = outcome(memlab, "repeated", *["offloaded"] * offload, offload=offload)
     # GIVEN nothing yielded; THEN restoring does nothing
     assert found["restored"] == 0
-    # WHEN memory is yielded three times, THEN what was allocated since moves, and one restore brings all back
+    # WHEN memory is yielded three times, THEN each yield moves newly allocated memory, and one restore brings all back
     first, second, third = found["moved"]
     assert first > 0 and third == 0
     assert found["restored again"] == [first + second, 0]

@@ -1,4 +1,4 @@
-"""Under a limit a program behaves as on a card of that size; if it may spill, it continues beyond the limit."""
+"""Under a limit, a program behaves as on a card of that size. With spilling allowed, it continues beyond the limit."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def allocator(settings):
 
 
 def limited(memlab, *command, limit, **options):
-    """A run on a large card under a limit."""
+    """Runs a program on a large card under a limit."""
     env = {"MEMLAB_LIMIT": limit} | options.pop("env", {})
     run = memlab.python(PROGRAM, *command, env=env, **options)
     assert run.code == 0, run.errors
@@ -35,7 +35,7 @@ def limited(memlab, *command, limit, **options):
 
 
 def on_a_small_card(memlab, *command, size, **options):
-    """The same on a card of that size, without memlab."""
+    """Runs it on a card of that size, without memlab."""
     run = memlab.python(PROGRAM, *command, memory=size, preload=False, **options)
     assert run.code == 0, run.errors
     return run
@@ -62,7 +62,7 @@ def lines(run):
 
 @pytest.mark.parametrize("settings", [NATIVE, EXPANDABLE, ASYNC])
 def test_out_of_memory_at_the_same_allocation(memlab, settings):
-    # GIVEN a training that keeps more with every step, on a card of 1 GiB
+    # GIVEN training that keeps more with every step, on a card of 1 GiB
     alone = lines(on_a_small_card(memlab, "train", size="1GiB", env=allocator(settings)))
     # WHEN it runs on a card of 8 GiB under a limit of 1 GiB
     run = limited(memlab, "train", 900, limit="1GiB", env=allocator(settings))
@@ -71,9 +71,9 @@ def test_out_of_memory_at_the_same_allocation(memlab, settings):
     failure, most = alone
     assert failure["step"] > 10 and failure["lines"]
     assert most["most"] + CONTEXT <= 1024 * MIB
-    # AND the card never held more for it
+    # AND the card never held more for the program
     assert 900 * MIB <= sampled(run.trace) <= 1024 * MIB
-    # AND the trace has the out-of-memory events and the card as without a limit
+    # AND the trace has the out-of-memory events, and the same figures of the card as without a limit
     if settings == NATIVE:
         small = memlab.python(PROGRAM, "train", memory="1GiB", env={"MEMLAB_OUTPUT": "small.trace"})
         assert ooms(memlab.folder / "small.trace") == ooms(run.trace) != [], small.errors
@@ -118,7 +118,7 @@ def test_every_kind_of_memory(memlab):
 
 @pytest.mark.parametrize("on_limit", ["oom", "spill"])
 def test_threads_at_the_limit(memlab, on_limit):
-    # GIVEN a program whose threads allocate and free at the same time, more than there is
+    # GIVEN a program whose threads allocate and free at the same time, beyond the available memory
     program = memlab.folder / "limited"
     subprocess.run(
         ["cc", "-O1", "-o", program, PROGRAMS / "limited.c", "-L", RELEASE, "-lsimgpu_cudart", "-ldl", "-lpthread"],
@@ -128,21 +128,21 @@ def test_threads_at_the_limit(memlab, on_limit):
     run = memlab.run(program, "threads", "threads.jsonl", env=limit | {"MEMLAB_OUTPUT": "threads.jsonl"})
     assert (run.code, run.errors) == (0, "")
     most, free = run.output.splitlines()
-    # THEN they never hold more together than the limit leaves, and no byte is lost
+    # THEN together they never exceed the limit, and no byte is lost
     first = 2 * MIB
     room = 512 * MIB - CONTEXT - first
     assert free == f"{room} of {512 * MIB}"
     if on_limit == "oom":
         assert room * 0.9 < int(most) <= room
     else:
-        # AND if they may spill, every allocation succeeds, and only the excess is in host memory
+        # AND with spilling allowed, every allocation succeeds, and only the excess is in host memory
         assert int(most) > room
     # AND NVML never reports more
     assert sampled(run.trace) <= 512 * MIB
 
 
 def test_the_program_sees_a_card_of_the_limits_size(memlab):
-    # GIVEN two cards, one of which has a limit
+    # GIVEN two cards, one of them with a limit
     small = lines(on_a_small_card(memlab, "shown", size="1GiB"))
     large = lines(on_a_small_card(memlab, "shown", size="8GiB"))
     run = limited(memlab, "shown", limit="1:1GiB", devices=2)
@@ -198,7 +198,7 @@ def test_spilling(memlab, settings):
     assert not live
     assert most >= 384 * MIB
     assert max(moved) >= 64 * MIB
-    # AND the card never held more than the limit, but nearly that
+    # AND the card's peak is close to the limit, but never above it
     assert 250 * MIB < sampled(run.trace) <= 320 * MIB
 
 
@@ -245,7 +245,7 @@ def test_limits_change_while_the_program_runs(memlab):
         assert tell("take 500") == "refused"
         assert tell("take 468") == "taken"
         assert tell("take 2") == "refused"
-        # WHEN it may spill, THEN it does, and the control socket reports it
+        # WHEN spilling is allowed, THEN memory spills, and the control socket reports it
         control.ask(pid, command="limit", bytes=1024 * MIB, on_limit="spill")
         assert tell("take 100") == "taken"
         (status,) = limits(pid)
@@ -279,7 +279,7 @@ def test_a_limit_and_offloading(memlab):
         # WHEN all of it is offloaded and restored
         control.operate(pid, "offload")
         assert limits(pid)[0]["used_bytes"] == CONTEXT
-        # THEN what fits within the limit comes back, and the bytes are the same
+        # THEN memory within the limit comes back, and the bytes are the same
         assert "stay in host memory" in control.operate(pid, "restore")["note"]
         assert limits(pid)[0]["used_bytes"] == CONTEXT + 200 * MIB
         assert tell("sums") == sums

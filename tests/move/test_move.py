@@ -1,4 +1,4 @@
-"""A training that is offloaded from the card and restored computes the same."""
+"""Training that is offloaded from the card and restored computes the same results."""
 
 import json
 import math
@@ -18,14 +18,14 @@ MOVED = PROGRAMS / "moved.py"
 
 
 def train(memlab, *arguments, env=None, **options):
-    """Starts the training under memlab; returns the process when it trains."""
+    """Starts the training under memlab; returns the process once it trains."""
     process = memlab.start(sys.executable, MOVED, *arguments, env={"MEMLAB_OFFLOAD": "1", **(env or {})}, **options)
     assert process.stdout.readline() == "ready\n", process.communicate()
     return process
 
 
 def undisturbed(memlab, *arguments, steps):
-    """The checksums of the first steps of the same training alone; on the simulated GPU later steps are equal."""
+    """Checksums of the first steps of the same training alone; on the simulated GPU later steps are equal."""
     run = memlab.python(MOVED, "/", "--steps", steps, *arguments, preload=False)
     assert run.code == 0, run.errors
     return json.loads(run.output.splitlines()[-1])
@@ -49,7 +49,7 @@ def end(process, until):
     ids=["eager", "graph", "expandable_segments", "many"],
 )
 def test_cycles_at_random_moments(memlab, arguments, env, cycles):
-    # GIVEN a training with AdamW
+    # GIVEN training with AdamW
     expected = undisturbed(memlab, *arguments, steps=2)
     assert expected[0] == expected[1]
     until = memlab.folder / "enough"
@@ -68,7 +68,7 @@ def test_cycles_at_random_moments(memlab, arguments, env, cycles):
         back = control.status(process.pid)
         assert (back["state"], back["host_bytes"]) == ("resident", 0)
         assert back["device_bytes"] >= away["host_bytes"] or back["device_bytes"] >= before["device_bytes"] // 2
-    # AND every step sees the bytes of an undisturbed one
+    # AND every step computes with the bytes of an undisturbed run
     seen = end(process, until)
     assert len(seen) > 1
     assert all(step == expected[0] for step in seen)
@@ -76,10 +76,10 @@ def test_cycles_at_random_moments(memlab, arguments, env, cycles):
 
 @pytest.mark.long
 def test_host_memory_can_be_ready_before_the_first_offload(memlab):
-    # GIVEN a training started with --offload=ready, whose memory grows as it begins
+    # GIVEN training started with --offload=ready, whose memory grows as it begins
     until = memlab.folder / "enough"
     process = train(memlab, until, "--ballast", 100, env={"MEMLAB_OFFLOAD": "ready"})
-    # WHEN it does not grow any more
+    # WHEN it stops growing
     said = process.stderr.readline()
     # THEN memlab reports the pinned host memory, and pins enough for the whole training
     assert "of host memory are pinned for an offload (--offload=ready)" in said, said
@@ -90,13 +90,13 @@ def test_host_memory_can_be_ready_before_the_first_offload(memlab):
 
     wait_until(is_enough)
     before = control.status(process.pid)
-    # AND the first offload, and the next, take no more
+    # AND the first offload, and the next, pin no more
     for _ in range(2):
         moved = control.operate(process.pid, "offload")["total_bytes"]
         away = control.status(process.pid)
         assert (away["arena_bytes"], away["host_bytes"]) == (before["arena_bytes"], moved)
         control.operate(process.pid, "restore")
-    # AND the training computes the same
+    # AND the training has the same results
     expected = undisturbed(memlab, "--ballast", 100, steps=1)[0]
     assert all(step == expected for step in end(process, until))
 
@@ -109,20 +109,20 @@ def test_host_memory_can_be_ready_before_the_first_offload(memlab):
     ],
 )
 def test_a_training_goes_on_where_host_memory_cannot_be_made_ready(memlab, env, says):
-    # GIVEN a training started with --offload=ready, and less host memory than its first tensor needs
+    # GIVEN training started with --offload=ready, and less host memory than its first tensor needs
     until = memlab.folder / "enough"
     process = train(memlab, until, "--first", 100, env={"MEMLAB_OFFLOAD": "ready", **env})
-    # THEN one line says so
+    # THEN one line reports it
     said = process.stderr.readline()
     assert said.startswith("memlab: --offload=ready: ")
     assert says in said
     assert "and the first offload will take longer" in said
-    # AND the training goes on
+    # AND the training continues
     assert end(process, until)
 
 
 def test_the_card_is_free_while_the_training_is_offloaded(memlab):
-    # GIVEN a training that fills most of a card
+    # GIVEN training that fills most of a card
     until = memlab.folder / "enough"
     process = train(memlab, until, "--ballast", 320, memory="1GiB")
     # WHEN it is offloaded
@@ -149,7 +149,7 @@ def test_the_card_is_free_while_the_training_is_offloaded(memlab):
 
 @pytest.mark.long
 def test_two_trainings_take_turns(memlab):
-    # GIVEN a card that has room for one of two trainings
+    # GIVEN a card with room for one of two trainings
     flags = ["--ballast", "280"]
     expected = undisturbed(memlab, *flags, steps=1)[0]
     until = [memlab.folder / "first", memlab.folder / "second"]
@@ -159,7 +159,7 @@ def test_two_trainings_take_turns(memlab):
         train() {{ {words} > "$1.out" & echo $!; }}
         train {until[0]}; read go; train {until[1]}; wait
     """
-    # The two contexts take most of the card, at no cost of memory to the test.
+    # The two contexts use most of the card without using the machine's memory.
     env = {"MEMLAB_OFFLOAD": "1", "SIMGPU_CONTEXT": "3840MiB"}
     card = memlab.start("sh", "-c", script, memory="8GiB", env=env, stdin=subprocess.PIPE)
 
@@ -175,7 +175,7 @@ def test_two_trainings_take_turns(memlab):
         return pid
 
     def trains(number):
-        """Waits until the training has made another step."""
+        """Waits for another step of the training."""
         steps = Path(f"{until[number]}.steps")
         before = steps.stat().st_size
         wait_until(lambda: steps.stat().st_size > before)
@@ -219,7 +219,7 @@ def test_two_trainings_take_turns(memlab):
 
 
 def test_pages_are_offloaded_while_the_training_runs(memlab):
-    # GIVEN a training, and its optimizer's memory from its trace
+    # GIVEN a training run, and its optimizer's memory from its trace
     expected = undisturbed(memlab, steps=1)[0]
     until = memlab.folder / "enough"
     process = train(memlab, until)

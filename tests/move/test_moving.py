@@ -25,7 +25,7 @@ def threads(memlab):
 
 
 def test_no_byte_is_wrong_while_eight_threads_work(memlab, threads):
-    # GIVEN a program whose threads allocate, copy, launch and free all the time, and check all their memory
+    # GIVEN a program whose threads constantly allocate, copy, launch and free, and check all their memory
     moments, counter = random.Random(1), memlab.folder / "checks"
     counter.touch()
 
@@ -52,7 +52,7 @@ def test_no_byte_is_wrong_while_eight_threads_work(memlab, threads):
 def test_random_pages_move_while_the_program_runs(memlab):
     dice = random.Random(3)
     with Console(memlab) as program:
-        # GIVEN a program whose threads change and check their memory all the time
+        # GIVEN a program whose threads constantly change and check their memory
         program.do("stop, bad = threading.Event(), []")
         for number in range(3):
             program.do(f"later({number}, lambda: worker(stop, bad))")
@@ -93,12 +93,12 @@ def test_random_pages_move_while_the_program_runs(memlab):
 
 
 def test_pages_that_stay_cross_the_bus_only_where_the_card_is_full(memlab):
-    # GIVEN a program with a piece of 40 MiB on a card that has room for more
+    # GIVEN a program with an allocation of 40 MiB on a card with room for more
     with Console(memlab, memory="256MiB") as program:
         address = program.do("piece = allocate(40 * MIB)", "piece.address")
         # WHEN some of its pages go to host memory
         operation = program.succeed("offload", ranges=[[address + 4 * PAGE, 2 * PAGE]])
-        # THEN nothing else was there
+        # THEN no other page went there
         assert operation["total_bytes"] == operation["done_bytes"] == 2 * PAGE
         assert program.move["arena_bytes"] == 0
         assert (program.move["host_bytes"], program.move["device_bytes"]) == (2 * PAGE, 40 * MIB - 2 * PAGE)
@@ -106,7 +106,7 @@ def test_pages_that_stay_cross_the_bus_only_where_the_card_is_full(memlab):
         # AND WHEN the card is full
         program.do("rest = [allocate(2 * MIB) for _ in range(free_bytes() // (2 * MIB))]")
         program.succeed("offload", ranges=[[address + 8 * PAGE, PAGE]])
-        # THEN the others, of 14 that are one piece by now, were in host memory in the meantime
+        # THEN the 13 other pages of the remaining piece of 14 passed through host memory
         assert program.move["arena_bytes"] >= 13 * PAGE
         assert program.move["host_bytes"] == 3 * PAGE
         program.do("check()")
@@ -117,13 +117,13 @@ def test_pages_that_stay_cross_the_bus_only_where_the_card_is_full(memlab):
 
 
 def test_pages_that_stay_are_not_there_twice_where_a_limit_forbids_it(memlab):
-    # GIVEN a program with a piece of 40 MiB, whose limit leaves it 20 MiB more, and the card more than that
+    # GIVEN a program with an allocation of 40 MiB and room for 20 MiB below its limit, on a card with more room
     with Console(memlab, env={"MEMLAB_LIMIT": "128MiB"}) as program:
         address = program.do("piece = allocate(40 * MIB)", "piece.address")
         program.do("rest = allocate(free_bytes() // MIB * MIB - 20 * MIB)")
         # WHEN some of its pages go to host memory
         program.succeed("offload", ranges=[[address, 2 * PAGE]])
-        # THEN the other 36 MiB were there in the meantime
+        # THEN the other 36 MiB passed through host memory
         assert program.move["arena_bytes"] >= 36 * MIB
         assert program.move["host_bytes"] == 2 * PAGE
         program.do("check()")
@@ -166,7 +166,8 @@ def test_without_offload_memory_comes_from_the_driver(memlab):
     env = {"SIMGPU_FAIL": ",".join(f"{name}:2" for name in failing)}
     with Console(memlab, offload=False, env=env) as program:
         program.do("a = allocate(3 * PAGE)", "check()")
-        # THEN a program that was not started with offloading is unaffected, and the status says why it cannot be offloaded
+        # THEN a program that was not started with offloading is unaffected, and the status explains why it cannot be
+        # offloaded
         for ranges in ({}, {"ranges": [[program.do("a.address"), PAGE]]}):
             assert "was not started for offloading" in program.refuse("offload", **ranges)
         assert "was not started for offloading" in program.refuse("restore")
@@ -187,7 +188,7 @@ def test_a_blocking_host_callback(memlab):
             "callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: go.wait() and None)",
             "later('callback', lambda: call('cuLaunchHostFunc', stream, callback, 0))",
         )
-        # WHEN memory is to be offloaded meanwhile, THEN the operation ends, successfully or not, and the program continues
+        # WHEN an offload is requested meanwhile, THEN the operation ends, successfully or not, and the program continues
         for _ in range(3):
             if program.run("offload", timeout_ms=1000)["phase"] == "done":
                 program.succeed("restore")
@@ -231,7 +232,7 @@ def test_all_memory_freed_while_offloaded(memlab):
         program.succeed("offload")
         program.do("a.free()", "b.free()")
         assert (program.move["state"], program.move["host_bytes"]) == ("offloaded", 0)
-        # THEN there is nothing to restore, but the program must be woken
+        # THEN nothing needs restoring, but the program must be woken
         program.succeed("restore", free_host=True)
         assert program.move["arena_bytes"] == 0
         program.do("c = allocate(PAGE)")
@@ -248,7 +249,7 @@ def test_a_program_can_end_while_offloaded(memlab, ending):
         environment = {"MEMLAB": "1", "MEMLAB_OFFLOAD": "1"}
         pid = parent.do(f"child = Other(**{environment})", "child.do('use(0)')", "child.process.pid")
         free = parent.do("free_bytes()")
-        # AND an exit handler of it that uses the card
+        # AND an exit handler of the process that uses the card
         parent.do(
             "child.do('libc, fill = ctypes.CDLL(None), lambda *_: cu.cuMemsetD8_v2(ctypes.c_uint64(a.address), 1, 1)')",
             "child.do('late = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p)(fill)')",
@@ -284,7 +285,7 @@ def test_a_program_can_end_while_offloaded(memlab, ending):
 
 @pytest.mark.parametrize("settings", ["", "expandable_segments:True", "backend:cudaMallocAsync"])
 def test_trainings(memlab, settings):
-    # GIVEN a training with data loader workers, and tensors that do not change
+    # GIVEN training with data loader workers, and tensors that do not change
     env = {"PYTORCH_CUDA_ALLOC_CONF": settings} if settings else {}
     with Program(memlab, sys.executable, PROGRAMS / "loading.py", env=env) as program:
         assert program.process.stdout.readline() == "ready\n"
@@ -301,6 +302,6 @@ def test_trainings(memlab, settings):
                 assert program.move["host_bytes"] >= 64 * MIB
             time.sleep(0.01)
             program.succeed("restore")
-        # THEN it has lost nothing, and ends normally
+        # THEN its data is intact, and it ends normally
         assert program.end().endswith("right\n")
         assert "memlab" not in program.errors

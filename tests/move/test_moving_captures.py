@@ -12,16 +12,16 @@ def is_waiting(program):
 def test_offload_waits_for_a_capture(memlab):
     with Console(memlab) as program:
         program.do("a = allocate(PAGE)", "stream = asked('cuStreamCreate', 1)", "begin_capture(stream)")
-        # WHEN the program is to be offloaded while it captures a graph
+        # WHEN an offload is requested while the program captures a graph
         number = program.start("offload")
         wait_until(lambda: is_waiting(program))
-        # THEN the capture continues and can be ended
+        # THEN the capture continues and can end
         program.do("call('cuMemsetD8Async', a.address, 7, PAGE, stream)")
         assert "another operation (offload) is under way" in program.refuse("restore")
         for _ in range(20):
             assert program.move["state"] == "offloading"
         program.send("graph = end_capture(stream)")
-        # AND only then the memory is moved
+        # AND memory moves only afterwards
         assert program.outcome(number)["phase"] == "done"
         program.succeed("restore")
         program.reply()
@@ -35,7 +35,7 @@ def test_offload_waits_for_a_capture(memlab):
 @pytest.mark.parametrize("host_memory", ["1GiB", "8MiB"])
 def test_memory_that_grows_during_a_capture(memlab, host_memory):
     with Console(memlab, env={"MEMLAB_HOST_MAX": host_memory}) as program:
-        # GIVEN two pages, one of which is to be moved, and addresses behind them, all memory at which is to be moved
+        # GIVEN two pages, one of them to be moved, and an address range behind them to be moved completely
         program.do(
             "at = reserve(10 * PAGE)",
             "holds(attach(at, 2 * PAGE, create(2 * PAGE)), 2 * PAGE)",
@@ -56,7 +56,7 @@ def test_memory_that_grows_during_a_capture(memlab, host_memory):
             assert operation["phase"] == "done", operation
             assert program.move["host_bytes"] == 9 * PAGE
             program.succeed("restore")
-        else:  # OR the error says how much is missing, and nothing is moved
+        else:  # OR the error states the missing bytes, and nothing is moved
             assert "MEMLAB_HOST_MAX allows 8.00 MiB" in operation["error"], operation
             assert program.move["host_bytes"] == 0
         program.do("check()")
@@ -69,7 +69,8 @@ def test_a_free_during_a_capture(memlab):
         free = program.do("free_bytes()")
         # GIVEN a capture
         program.do("begin_capture(stream)")
-        # WHEN memory is freed meanwhile, THEN the free succeeds, the capture stays valid, and the free waits for its end
+        # WHEN memory is freed meanwhile, THEN the call succeeds, the capture stays valid, and the free takes effect after
+        # its end
         program.do("a.free()")
         assert program.do("free_bytes()") == free
         program.do("graph = end_capture(stream)", "call('cuGraphLaunch', graph, stream)")

@@ -1,4 +1,4 @@
-"""A failure while memory moves loses no byte and fails no call of the program."""
+"""A failure while memory moves loses no byte and fails none of the program's calls."""
 
 import os
 import random
@@ -67,7 +67,7 @@ HELD = f"held = [allocate(64 * MIB) for _ in range({PIECES})]"
 
 
 def on_one_processor():
-    """Keeps pieces whole: memlab divides host memory into as many regions as it has processors."""
+    """Keeps pieces whole: memlab divides host memory into one region per processor."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
@@ -81,7 +81,7 @@ def test_an_offload_that_fails_late_is_undone(memlab, nth):
         free = program.do("free_bytes()")
         # WHEN a copy fails
         operation = program.run("offload")
-        # THEN what has left is back
+        # THEN the pieces that had left are back
         assert operation["phase"] == "failed"
         assert operation["error"] == "copying to host memory failed (CUDA_ERROR_UNKNOWN): nothing was moved"
         move = program.move
@@ -99,14 +99,14 @@ def test_an_offload_that_fails_late_is_undone(memlab, nth):
     ("function", "before"), [("cuMemCreate", 2 * PIECES), ("cuMemMap", 2 * PIECES), ("cuMemcpyHtoDAsync_v2", PIECES)]
 )
 def test_an_offload_that_fails_and_cannot_be_undone_waits_for_a_restore(memlab, function, before):
-    # GIVEN a card on which the last copy fails, and so does bringing back what has left
+    # GIVEN a card on which the last copy fails, and so does bringing back the offloaded pieces
     failing = f"cuMemcpyDtoHAsync_v2:999@{2 * PIECES},{function}:2@{before + 1}"
     with Console(memlab, env={"SIMGPU_FAIL": failing}, preexec_fn=on_one_processor) as program:
         program.do(HELD)
         program.cycle()
         # WHEN it is offloaded
         operation = program.run("offload")
-        # THEN the program waits, and is told how it goes on
+        # THEN the program waits, and the operation is marked as retryable
         assert operation["phase"] == "failed" and operation["retryable"]
         assert "the program waits for a restore" in operation["error"]
         move = program.move
@@ -126,11 +126,11 @@ def test_memory_that_cannot_be_unmapped_stays(memlab, nth):
     # GIVEN a driver that fails to unmap one of the program's mappings
     with Console(memlab, env={"SIMGPU_FAIL": f"cuMemUnmap:1@{nth}"}) as program:
         movable(program)
-        # THEN the rest is moved, and a note names the part that is not
+        # THEN the rest is moved, and a note names the unmoved part
         assert "did not let go of" in program.succeed("offload")["note"]
         assert 0 < program.move["device_bytes"] <= program.move["host_bytes"]
         program.succeed("restore")
-        # AND every mapping is there again after a restore
+        # AND every mapping is valid again after a restore
         is_right(program)
         program.cycle()
         is_right(program)
@@ -138,7 +138,7 @@ def test_memory_that_cannot_be_unmapped_stays(memlab, nth):
 
 
 def test_work_that_outlasts_the_timeout(memlab):
-    # GIVEN a device whose work ends when a file is made
+    # GIVEN a device whose work ends when a file is created
     shim, until = memlab.folder / "stuck.so", memlab.folder / "ends"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", shim, PROGRAMS / "stuck.c"], check=True)
     stuck = {"SIMGPU_HANG_SYNC": "3600s", "STUCK_UNTIL": until, "LD_PRELOAD": f"{memlab.library}:{shim}"}
@@ -235,7 +235,7 @@ def test_no_byte_is_lost_in_random_failures(memlab, seed):
                 address, length = dice.choice(blocks)
                 first = dice.randrange(length // PAGE)
                 step("offload", ranges=[[address + first * PAGE, dice.randrange(1, 4) * PAGE]])
-        # THEN everything can be restored at the end, and nothing is left over
+        # THEN everything can be restored at the end, and nothing remains in host memory
         for _ in range(60):
             if program.move["state"] == "resident" and program.move["arena_bytes"] == 0:
                 break
@@ -280,11 +280,11 @@ def test_an_allocation_that_fails_harms_no_other(memlab, function):
         # WHEN threads allocate, and free what other threads have allocated
         program.do(*(f"later({seed}, lambda: churn({seed}, 200))" for seed in range(4)))
         program.do(*(f"ended({seed})" for seed in range(4)))
-        # THEN some calls have failed, and all memory that was given holds its bytes
+        # THEN some calls have failed, and all allocated memory holds its bytes
         failed = program.do("sum(outcome[0][0] for _, outcome in threads.values())")
         assert failed >= 10
         program.do("check()")
-        # AND nothing is left when all is freed
+        # AND nothing remains after all is freed
         program.do("[memory.free() for memory in list(everything)]")
         assert program.do("free_bytes()") == free
         program.end()
@@ -292,11 +292,11 @@ def test_an_allocation_that_fails_harms_no_other(memlab, function):
 
 @pytest.mark.parametrize("function", ["cuMemUnmap", "cuCtxSynchronize"])
 def test_memory_that_cannot_be_freed_stays(memlab, function):
-    # GIVEN a driver on which every fifth call fails that frees memory
+    # GIVEN a driver on which every fifth freeing call fails
     failing = ",".join(f"{function}:999@{nth}" for nth in range(2, 500, 5))
     with Console(memlab, env={"SIMGPU_FAIL": failing}) as program:
         program.do("kept = [allocate(3 * PAGE) for _ in range(20)]")
-        # WHEN it frees, THEN calls that fail leave the memory as it was
+        # WHEN the program frees, THEN failed calls leave the memory unchanged
         assert 3 <= program.do("sum(not is_freed(memory) for memory in kept)") < 20
         program.do("check()")
         # AND it can be freed later

@@ -1,4 +1,4 @@
-"""Moving memory that a program maps itself, shares, or has on several devices and in several contexts."""
+"""Moving memory that a program maps with its own calls, shares, or has on several devices and in several contexts."""
 
 from moving import PAGE, Console, is_right, movable
 
@@ -10,7 +10,7 @@ def test_programs_that_map_memory_themselves(memlab):
         for number in range(5):
             program.cycle()
             is_right(program)
-            # THEN handles are unchanged, also those that are retained again
+            # THEN handles are unchanged, also when they are retained again
             assert program.do("properties(handle)") == [1, 0, 1, 0]
             assert program.do("kept = asked('cuMemRetainAllocationHandle', at + 5)", "kept == handle")
             program.do("call('cuMemRelease', kept)")
@@ -39,7 +39,7 @@ def test_programs_that_map_memory_themselves(memlab):
 
 
 def test_a_mapping_of_a_part(memlab):
-    # GIVEN memory of which only the first page is mapped a second time
+    # GIVEN memory with only its first page mapped a second time
     with Console(memlab) as program:
         program.do("handle, at = create(2 * PAGE), reserve(4 * PAGE)", "own = holds(attach(at, 2 * PAGE, handle), 2 * PAGE)")
         program.do("attach(at + 2 * PAGE, PAGE, handle)", "a = allocate(PAGE)")
@@ -75,7 +75,7 @@ def test_memory_shared_with_another_process_stays(memlab):
         for number in range(3):
             assert (program.move["fixed_bytes"], program.move["device_bytes"]) == (PAGE, PAGE)
             program.succeed("offload")
-            # THEN it stays, also while the rest is offloaded, and each process sees the other's writes
+            # THEN it stays on the device, also while the rest is offloaded, and each process sees the other's writes
             assert (program.move["fixed_bytes"], program.move["device_bytes"]) == (PAGE, 0)
             assert program.do(f"other.do('memory.fill({number + 65})')", "ctypes.string_at(s.address, 2).hex()")
             program.succeed("restore")
@@ -139,7 +139,7 @@ def test_a_context_that_the_program_created(memlab):
         program.do("check()")
         program.succeed("restore")
         program.do("check()")
-        # WHEN the context is destroyed, THEN its memory is freed, and there is nothing to move
+        # WHEN the context is destroyed, THEN its memory is freed, and nothing remains to be moved
         program.do("call('cuCtxDestroy_v2', own)", "everything.clear()")
         assert (program.move["device_bytes"], program.move["host_bytes"]) == (0, 0)
         program.end()

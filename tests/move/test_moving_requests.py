@@ -77,7 +77,7 @@ def test_invalid_requests_are_harmless(memlab):
         '{"command": "offload", "ranges": [' + "[1, 2]," * 200000,
         '{"command": "' + "é\\u0000\U0001f600" * 1000 + '"}',
     ]
-    # GIVEN a program that works all the time
+    # GIVEN a busy program
     with Console(memlab) as program:
         program.do("stop, bad = threading.Event(), []", "later(0, lambda: worker(stop, bad))", "a = allocate(PAGE)")
 

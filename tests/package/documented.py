@@ -8,7 +8,7 @@ from conftest import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
-# Names that examples take for granted.
+# Names that examples use without defining them.
 GIVEN = """
 import memlab
 import numpy
@@ -53,7 +53,7 @@ def wait_for_our_turn():
     pass
 """
 
-# Examples that need what no test has, or that are parts of other examples.
+# Examples that need resources that no test has, or that are parts of other examples.
 NOT_RUN = {
     "memlab.accumulate(model, {": "a model of Hugging Face's, run by tests/batches",
     "memlab.load(": "files of weights, run by tests/page",
@@ -78,7 +78,7 @@ NOT_RUN = {
 
 
 def blocks(page):
-    """The blocks of code of a page with their lines' numbers."""
+    """The code blocks of a page with their line numbers."""
     text = page.read_text()
     for found in re.finditer(
         r"^```python\n(.*?)^```|(?<=\n\n)((?: {4}[^\n]*\n|\n(?= {4}))+)", text, re.MULTILINE | re.DOTALL
@@ -87,7 +87,7 @@ def blocks(page):
 
 
 def is_program(code):
-    """Whether it is Python and does something with memlab."""
+    """Returns true for Python code that uses memlab."""
     try:
         ast.parse(code)
     except SyntaxError:
@@ -96,7 +96,7 @@ def is_program(code):
 
 
 def documented_programs():
-    """The examples of all pages that can run, by page and line."""
+    """The runnable examples of all pages, by page and line."""
     for page in PAGES:
         for line, block in blocks(page):
             code = re.sub(r"^( *)(…|\.\.\.)$", r"\1train(batch)", block, flags=re.MULTILINE)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tries the manylinux wheel of dist/ in a Debian 11, the oldest with a mirror, in the folder $1, which debootstrap makes if it
-# is empty: the command, a C program recorded on the simulated GPU, and, if $2 names a CPython in there, `import memlab`.
-# Needs root, debootstrap and python3.
+# Tests the manylinux wheel of dist/ in Debian 11, the oldest with a mirror, in the folder $1. If the folder is empty,
+# debootstrap installs Debian in it. Tests the command, a C program recorded on the simulated GPU, and, if $2 names a CPython
+# in the folder, `import memlab`. Needs root, debootstrap and python3.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 root=$1 python=${2:-}

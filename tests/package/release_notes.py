@@ -1,4 +1,4 @@
-"""Prints what CHANGELOG.md says of a release: python release_notes.py v0.2.0. A tag that is not the version is refused."""
+"""Prints the notes of a release from CHANGELOG.md: python release_notes.py v0.2.0. Refuses a tag that is not the version."""
 
 import re
 import sys
@@ -8,7 +8,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def notes(tag, changelog, version):
-    """The text of the version's chapter."""
+    """Text of the version's chapter."""
     if tag != f"v{version}":
         raise SystemExit(f"the tag {tag} is not the version of Cargo.toml, v{version}")
     heading = rf"^## \[?{re.escape(version)}\]?( - [^\n]*)?\n"

@@ -1,4 +1,4 @@
-"""The benchmarks of `make bench` start, and their tables in RESULTS.md are those of their history."""
+"""The benchmarks of `make bench` start, and their tables in RESULTS.md match their history."""
 
 import json
 import re
@@ -28,26 +28,26 @@ print(json.dumps(missing))
 """
 
 
-def test_every_example_has_a_name_of_its_own():
-    # GIVEN the examples of all crates, of which `cargo run --example NAME` runs one; THEN no two have one name
+def test_examples_have_unique_names():
+    # GIVEN the examples of all crates, which `cargo run --example NAME` selects by name; THEN no two share a name
     examples = [*ROOT.glob("*/examples/*.rs"), *ROOT.glob("*/*/examples/*.rs")]
     names = Counter(path.stem for path in examples)
     assert [name for name, count in names.items() if count > 1] == []
-    # AND those that the benchmarks and the results name are there
+    # AND the examples that the benchmarks and the results name exist
     named = set(re.findall(r"cargo run[^`\n]*--example (\w+)", COMMANDS + (ROOT / "benches" / "RESULTS.md").read_text()))
     assert named - names.keys() == set()
     assert "replay_bench" in named
 
 
 def test_every_benchmark_finds_its_environment():
-    # GIVEN what benchmarks need; WHEN make is asked how it is built THEN it knows
+    # GIVEN the build targets of benchmarks; THEN make has a rule for each
     needs = sorted({need for bench in BENCHES.values() for need in bench.needs})
     done = subprocess.run(["make", "--dry-run", *needs], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
 def test_every_mention_names_a_benchmark():
-    # GIVEN the texts; WHEN they name `make bench BENCH=…` THEN that is one
+    # GIVEN the texts; WHEN they name `make bench BENCH=…` THEN that benchmark exists
     texts = [path for pattern in ("*.md", "docs/**/*.md", "benches/**/*.*") for path in ROOT.glob(pattern)]
     found = {name for path in texts if path.suffix in (".md", ".py", ".c") for name in mentions(path.read_text())}
     assert found - BENCHES.keys() == set()
@@ -59,7 +59,7 @@ def mentions(text):
 
 
 def test_the_tables_of_the_results_are_those_of_the_history():
-    # GIVEN the history; WHEN tables and plot are made of it THEN they are those that are checked in: benches/history.py
+    # GIVEN the history; WHEN tables and plot are generated from it THEN they equal the committed ones: benches/history.py
     rows = history.read()
     text = history.RESULTS.read_text()
     assert history.with_tables(text, rows) == text
@@ -77,13 +77,13 @@ def test_a_figure_is_a_line_with_a_name_a_value_and_a_unit():
 
 
 def test_every_benchmark_finds_the_modules_of_this_repository(memlab):
-    # GIVEN the programs that benchmarks run; WHEN those are imported that can be, without a run
+    # GIVEN the programs that benchmarks run; WHEN each importable one is imported, without a run
     programs = sorted(set(re.findall(r"benches/\w+\.py", COMMANDS)))
     paths = [ROOT / program for program in programs if "if __name__ ==" in (ROOT / program).read_text()]
     assert ROOT / "benches" / "batch.py" in paths
     run = memlab.python("-c", IMPORTS, *paths, preload=False, env={"PYTHONPATH": ROOT / "python"})
     assert run.code == 0, run.errors
-    # THEN only packages of others are missing, which some targets install
+    # THEN only third-party packages are missing, which some targets install
     own = {path.stem for folder in ("benches", "tests") for path in (ROOT / folder).rglob("*.py")}
     missing = json.loads(run.output.splitlines()[-1])
     assert {program: name for program, name in missing.items() if name in own} == {}

@@ -18,10 +18,10 @@ def test_every_crate_and_every_module_is_named():
         "python"
     }
     package = ROOT / "python" / "memlab"
-    # `compat` is many tools, each with its tests. A folder without a source file is left over from another commit.
+    # `compat` is many tools, each with its tests. A folder without a source file remains from another commit.
     paths = [path for folder in (package, package / "compat") for path in folder.iterdir() if path.name != "compat"]
     modules = {str(path.relative_to(ROOT)) for path in paths if path.suffix == ".py" or any(path.glob("*.py"))}
-    # THEN the table names each, and nothing that is missing
+    # THEN the table names each, and no missing one
     assert (folders | modules | {"python/src"}) - COVERS.keys() == set()
     assert [source for source in COVERS if not (ROOT / source).exists()] == []
 

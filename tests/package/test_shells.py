@@ -1,4 +1,4 @@
-"""Completions in real shells, and manual pages in real readers, as `make wheel` makes them."""
+"""Completions in real shells, and manual pages in real readers, as `make wheel` builds them."""
 
 import re
 import shutil
@@ -30,7 +30,7 @@ def shell(request):
 
 @pytest.fixture
 def complete(memlab, shell):
-    """What the shell proposes for a command line that ends at the cursor."""
+    """The shell's proposals for a command line that ends at the cursor."""
     script = memlab.folder / "completions"
     script.write_text(outcome(memlab.command, "completions", shell))
     environment = memlab.environment(PATH=f"{RELEASE}:/usr/bin:/bin", HOME=memlab.folder, TERM="dumb")
@@ -43,7 +43,7 @@ def complete(memlab, shell):
         return outcome("bash", "--norc", "--noprofile", "-c", program, env=environment, cwd=memlab.folder)
 
     def in_zsh(line):
-        # zsh completes on a terminal only, from its prompt on. Control-D lists what there is, Control-U takes the line away.
+        # zsh completes on a terminal only, from its prompt on. Control-D lists the candidates, Control-U clears the line.
         (memlab.folder / "_memlab").write_text(script.read_text())
         program = f"""
             zmodload zsh/zpty
@@ -67,7 +67,7 @@ def complete(memlab, shell):
 
 def test_completions(complete):
     # GIVEN a shell with memlab's completions
-    # THEN it completes commands, their options, and values that are to be chosen from
+    # THEN it completes commands, their options, and values with a fixed set of choices
     assert {"report", "restore"} <= set(re.findall(r"\w+", complete("memlab re")))
     assert "--timeline" in complete("memlab run --ti")
     assert {"spill"} <= set(re.findall(r"[\w-]+", complete("memlab run --on-limit sp")))
@@ -81,7 +81,7 @@ def pages(tmp_path_factory):
     return folder
 
 
-def test_there_is_a_page_for_each_command(memlab, pages):
+def test_every_command_has_a_page(memlab, pages):
     help = outcome(memlab.command, "--help").split("Commands:\n")[1].split("\n\n")[0]
     commands = set(re.findall(r"^  (\w+)", help, re.MULTILINE)) - {"help"}
     assert {page.name for page in pages.iterdir()} == {"memlab.1", *(f"memlab-{command}.1" for command in commands)}
@@ -89,14 +89,14 @@ def test_there_is_a_page_for_each_command(memlab, pages):
 
 @pytest.mark.parametrize("reader", ["man", "mandoc"])
 def test_pages_are_read_without_warnings(memlab, pages, reader):
-    # GIVEN the pages; WHEN a reader formats them THEN it warns of nothing
+    # GIVEN the pages; WHEN a reader formats them THEN it prints no warning
     needed(reader)
     for page in pages.iterdir():
         command = ["man", "--warnings", "--local-file"] if reader == "man" else ["mandoc", "-T", "utf8", "-W", "warning"]
         text = re.sub(".\b", "", outcome(*command, page, env=memlab.environment(MANWIDTH=100, LC_ALL="C.UTF-8")))
-        # AND they have the name, what it does and the options
+        # AND they have the name, its description and the options
         assert page.stem in text and re.search(r"^OPTIONS", text, re.MULTILINE) and "--help" in text
-    # AND examples stand as they are in the help
+    # AND examples are laid out as in the help
     assert "Examples:\n         memlab simulate -- python train.py\n" in re.sub(
         ".\b", "", outcome(*command, pages / "memlab-simulate.1", env=memlab.environment(LC_ALL="C.UTF-8"))
     )

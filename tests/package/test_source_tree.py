@@ -1,4 +1,4 @@
-"""The package in a source tree, without being installed: PYTHONPATH=python."""
+"""The package in a source tree, without an installation: PYTHONPATH=python."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ from conftest import ROOT
 
 def test_the_command(memlab):
     # GIVEN the package in a source tree, whose program `make` has built
-    # WHEN the module is run, THEN it is the command
+    # WHEN the module is run, THEN it runs the command
     environment = memlab.environment(PYTHONPATH=ROOT / "python")
     for arguments in (["--version"], ["--help"]):
         by_module = subprocess.run(
@@ -23,7 +23,7 @@ def test_the_command_records(memlab):
     code = "import torch; held = torch.ones(1 << 20, device='cuda')"
     command = ("-m", "memlab", "run", "--no-live", "-o", "out.jsonl", "--", sys.executable, "-c", code)
     run = memlab.python(*command, preload=False, env={"PYTHONPATH": ROOT / "python"})
-    # THEN there is a trace
+    # THEN it writes a trace
     assert run.code == 0, run.errors
     (device,) = memlab.report(run.trace)["devices"]
     assert device["peak_allocated_bytes"] == 4 << 20

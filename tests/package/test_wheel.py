@@ -64,14 +64,14 @@ def installed(wheel, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def with_torch(installed, tmp_path_factory):
-    """The environment's Python, which also finds PyTorch and mypy where the tests have them."""
+    """The environment's Python, which also finds the tests' PyTorch and mypy."""
     (packages,) = (installed.folder / "lib").glob("python3.*/site-packages")
     (packages / "of-the-tests.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return installed.python
 
 
 def outcome(memlab, *command, **more):
-    """The output of a command that does not see the source tree."""
+    """Output of a command that cannot see the source tree."""
     environment = memlab.environment(PYTHONPATH="", **more)
     done = subprocess.run(command, cwd=memlab.folder, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -101,12 +101,12 @@ def test_contents(unpacked):
     assert unpacked.modes["memlab/bin/memlab"] & stat.S_IXUSR
 
 
-def test_what_is_linked_is_listed_with_its_licence(unpacked):
-    # GIVEN the wheel's list of what its programs and libraries are linked from
+def test_linked_crates_are_listed_with_their_licences(unpacked):
+    # GIVEN the wheel's list of the packages linked into its programs and libraries
     bill = json.loads((unpacked.about / "sboms" / "memlab.cdx.json").read_text())
     assert (bill["bomFormat"], bill["metadata"]["component"]["version"]) == ("CycloneDX", VERSION)
     crates = {component["purl"]: component for component in bill["components"]}
-    # THEN it has all that each binary needs, with licences and checksums, and nothing of this machine
+    # THEN it lists each binary's dependencies, with licences and checksums, and nothing of this machine
     assert {"memlab", "memlab-interpose", "memlab-python", "pyo3", "clap", "zstd-sys"} <= {
         component["name"] for component in crates.values()
     }
@@ -117,17 +117,17 @@ def test_what_is_linked_is_listed_with_its_licence(unpacked):
     ours = {tomllib.loads((ROOT / member / "Cargo.toml").read_text())["package"]["name"] for member in members}
     assert {component["name"] for component in crates.values()} - {component["name"] for component in others} <= ours
     assert str(ROOT) not in json.dumps(bill) and all(component["licenses"] for component in others)
-    # AND the wheel has the text of each one's licence
+    # AND the wheel has each one's licence text
     texts = (unpacked.about / "licenses" / CRATES).read_text()
     missing = [crate for crate in others if f"\n  {crate['name']} {crate['version']}" not in texts]
     assert not missing, "make licences"
 
 
 def test_the_manual_and_completions_are_installed(memlab, installed):
-    # GIVEN the installed wheel THEN its manual is where `man` looks beside the command
+    # GIVEN the installed wheel THEN its manual is in the folder that `man` searches beside the command
     share = installed.folder / "share"
     assert (share / "man" / "man1" / "memlab-run.1").read_text().startswith(".ie")
-    # AND the completions where shells look, as the command prints them
+    # AND the completions are where shells search, equal to the command's output
     for shell, file in {
         "bash": "bash-completion/completions/memlab",
         "zsh": "zsh/site-functions/_memlab",
@@ -161,7 +161,7 @@ def test_binaries(wheel, unpacked, name):
     assert ".dynsym" in sections
     assert not re.search(r"\.debug_(info|line|str)|\.symtab", sections)
     assert file.stat().st_size < 17 << 20  # The command takes 16.2 MiB.
-    # AND it needs only the C library, in no newer version than the wheel's name says
+    # AND it needs only the C library, in no newer version than the wheel's name states
     needed = set(re.findall(r"NEEDED.*\[(.*)\]", readelf("--dynamic", file)))
     assert needed <= {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "libgcc_s.so.1", "ld-linux-x86-64.so.2"}
     platform = re.search(r"manylinux_2_(\d+)_", wheel.name)
@@ -178,7 +178,7 @@ def test_command(memlab, installed):
     help = outcome(memlab, installed.command, "--help")
     assert help == outcome(memlab, memlab.command, "--help")
     assert re.search(r"^ +offload ", help, re.MULTILINE)
-    # AND the package and its native part can be imported, from there
+    # AND the package and its native part can be imported from the environment
     script = "import memlab, memlab._native as native; print(native.__file__, native.Arena, native.Pipeline, native.plan)"
     assert outcome(memlab, installed.python, "-c", script).startswith(str(installed.folder))
 
@@ -197,10 +197,10 @@ def test_the_command_is_missing(memlab, installed, tmp_path):
     environment = memlab.environment(PYTHONPATH=tmp_path)
     command = [installed.python, "-m", "memlab", "ps"]
     done = subprocess.run(command, cwd=memlab.folder, env=environment, capture_output=True, text=True)
-    # THEN it says what is missing and what to do, without a traceback
+    # THEN it prints the missing part and a fix, without a traceback
     assert done.returncode == 127
     assert re.fullmatch(r"memlab: \S+/memlab/bin/memlab is missing: .*`make`.*\n", done.stderr)
-    # AND likewise when the program cannot be executed
+    # AND likewise when the program is not executable
     (tmp_path / "memlab" / "bin").mkdir()
     (tmp_path / "memlab" / "bin" / "memlab").write_text("")
     done = subprocess.run(command, cwd=memlab.folder, env=environment, capture_output=True, text=True)
@@ -235,7 +235,7 @@ def test_records(memlab, installed, with_torch):
         preload=False,
         env={"PYTHONPATH": ""},
     )
-    # THEN there is a trace, which the installed command reads
+    # THEN it writes a trace, which the installed command reads
     assert run.code == 0, run.errors
     report = json.loads(outcome(memlab, installed.command, "report", run.trace, "--json"))
     assert report["warnings"] == []
@@ -246,7 +246,7 @@ def test_records(memlab, installed, with_torch):
 
 def test_simulates(memlab, installed, with_torch):
     # GIVEN the installed command, far from a source tree
-    # THEN a program runs on the card that is named, with the package's own libraries
+    # THEN a program runs on the named card, with the package's own libraries
     script = (
         "import torch; print(torch.cuda.get_device_name(), torch.cuda.mem_get_info()[1], open('/proc/self/maps').read())"
     )
@@ -257,9 +257,9 @@ def test_simulates(memlab, installed, with_torch):
     own = {path for path in loaded if path.startswith(os.path.join(installed.folder, "lib"))}
     libraries = {"libcuda.so.1", "libcupti.so.13", "libsimgpu_cudart.so", "libsimgpu_libraries.so", "libsimgpu_nccl.so"}
     assert {os.path.basename(path) for path in own} == libraries
-    # (PyTorch may load its own CUPTI too, by its path. Calls go to the package's, which is there before.)
+    # (PyTorch may load its own CUPTI too, by its path. Calls go to the package's, which was loaded first.)
     assert {os.path.basename(path) for path in loaded - own} <= {"libcupti.so.13"}
-    # AND under the recorder, which finds its own
+    # AND under the recorder, which finds the package's libraries
     command = [installed.command, "simulate", "--", installed.command, "run", "-o", "simulated.jsonl", "--", with_torch]
     outcome(memlab, *command, "-c", "import torch; torch.ones(1 << 20, device='cuda')")
     assert memlab.report(memlab.folder / "simulated.jsonl")["devices"][0]["peak_allocated_bytes"] == 4 << 20
@@ -275,7 +275,7 @@ torch.ones(1 << 20, device="cuda")
 def test_records_when_loaded(memlab, with_torch):
     # GIVEN a program that loads the package's library itself, as a notebook does
     run = memlab.run(with_torch, "-c", LOADED_LATE, preload=False, env={"PYTHONPATH": ""})
-    # THEN it leaves a trace
+    # THEN it writes a trace
     assert run.code == 0, run.errors
     assert memlab.report(run.trace)["devices"][0]["peak_allocated_bytes"] == 4 << 20
 

@@ -1,4 +1,4 @@
-"""Processes of a job, for tests: each does what it is told."""
+"""Processes of a job for tests: each runs the lines that it receives."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 
 class Nursery:
-    """A process that has imported PyTorch and forks ranks, since each import takes seconds."""
+    """A process that has imported PyTorch and forks ranks, because each import takes seconds."""
 
     def __init__(self, folder, command=(), env=None):
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("MEMLAB", "SIMGPU", "LD_PRELOAD"))}
@@ -51,7 +51,7 @@ class Rank:
         self.pid = self.answer()
 
     def tell(self, line):
-        """Has it run a line of Python; `answer` waits for the result."""
+        """Sends it a line of Python; `answer` waits for the result."""
         self.input.write(line + "\n")
         self.input.flush()
 
@@ -77,14 +77,14 @@ class Rank:
 
 
 def all_asked(ranks, line):
-    """What each answers, all at the same time."""
+    """Sends a line to all ranks, then collects their answers."""
     for rank in ranks:
         rank.tell(line)
     return [rank.answer() for rank in ranks]
 
 
 def names_of(*ranks):
-    """The names of sockets by which these ranks share weights now."""
+    """Names of the sockets with which these ranks share weights now."""
     sockets = set().union(*map(_sockets, ranks))
     return {name for name, socket in _names() if f"socket:[{socket}]" in sockets}
 
@@ -95,7 +95,7 @@ def is_joining(rank):
 
 
 def names_taken():
-    """All such names of processes of this user."""
+    """All such names of this user's processes."""
     return {name for name, _ in _names()}
 
 

@@ -1,4 +1,4 @@
-"""Chunked models: the leading part on the device, the rest on the CPU or paged; results equal those of the whole model."""
+"""Chunked models: the leading part on the device, the rest on the CPU or paged; results equal those of the full model."""
 
 import copy
 
@@ -60,7 +60,7 @@ def test_the_leading_part_is_in_the_order_of_execution():
 
 
 def test_tied_weights_stay_together():
-    # GIVEN a model that begins and ends with one weight, and room for little more than that
+    # GIVEN a model that begins and ends with one weight, and room for little more than that weight
     model = build("tied")
     memlab.chunk(model, "cpu", "13KiB")
     call(model, ZOO["tied"].inputs())
@@ -102,14 +102,14 @@ class Parts(nn.Module):
 
 
 def test_a_part_that_runs_before_the_model_is_not_all_that_is_placed():
-    # GIVEN a model whose encoder runs before it, and room for both
+    # GIVEN a model whose encoder runs before its forward, and room for both
     model = memlab.chunk(Parts(), "cpu", 2 * 65 * 64)
     call(model.encoder, (torch.randn(2, 64),))
     assert model.memlab.stage == "untraced"
     call(model, (torch.randn(2, 64),))
     # THEN both are on the device
     assert all(unit.resident for unit in model.memlab.units)
-    # AND if only a part is ever called, it is placed at its second call
+    # AND if the program only ever calls one part, memlab places it at its second call
     model = memlab.chunk(Parts(), "cpu", 65 * 64)
     for _ in range(2):
         call(model.encoder, (torch.randn(2, 64),))
@@ -117,14 +117,14 @@ def test_a_part_that_runs_before_the_model_is_not_all_that_is_placed():
 
 
 class Holder:
-    """An object that a program keeps between forwards, as a cache of keys and values."""
+    """An object that a program keeps between forwards, like a cache of keys and values."""
 
     def __init__(self):
         self.kept, self.device = None, None
 
 
-def test_what_a_forward_keeps_is_moved_to_where_it_was_computed(monkeypatch):
-    # GIVEN tensors that were made while a forward was traced: by one part, by another, and given by the caller
+def test_tensors_kept_by_a_forward_move_with_their_part(monkeypatch):
+    # GIVEN tensors from a traced forward: of one part, of another, and of the caller
     moved = []
     monkeypatch.setattr(kept_tensors, "move_together", lambda tensors, device: moved.extend(tensors))
     tensor, other, given = torch.ones(4), torch.ones(4), torch.ones(4)
@@ -139,7 +139,7 @@ def test_what_a_forward_keeps_is_moved_to_where_it_was_computed(monkeypatch):
         calling[0] = last
         _elsewhere = other * 2
         _table = torch.arange(4)
-    # WHEN the first part is on another device, THEN what it computed goes there, with views of it, AND nothing else
+    # WHEN the first part is on another device, THEN its tensors move there, with their views, AND nothing else does
     kept.move(torch.device("cuda"), {first}, ({"given": given, "cache": [holder]},), result)
     assert [id(one) for one in moved] == [id(holder.kept), id(view)]
     # AND its holder has the new device

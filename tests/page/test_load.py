@@ -1,4 +1,4 @@
-"""Loading weights from safetensors files directly into the memory that they are paged from."""
+"""Loads weights from safetensors files directly into the memory from which they are paged."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def skeleton(name):
 
 
 def untied(model):
-    """A state dict for safetensors: one of each set of tied tensors, each with its own memory."""
+    """A state dict for safetensors: one tensor of each tied set, each in separate memory."""
     seen, state = set(), {}
     for key, value in model.state_dict().items():
         if value.data_ptr() not in seen or value.numel() == 0:
@@ -67,15 +67,15 @@ class Twice(nn.Module):
 
 
 def test_a_parameter_of_two_names_is_one_in_a_skeleton(tmp_path):
-    # GIVEN a model that registers one Parameter twice; WHEN it is made without memory
+    # GIVEN a model that registers one Parameter twice; WHEN it is created without memory
     twin = Twice()
     with memlab.skeleton():
         model = Twice()
-    # THEN both names are those of one Parameter, with the attributes that it had
+    # THEN both names refer to one Parameter, with its attributes
     assert model.first is model.second and model.first is not model.other
     assert [name for name, _ in model.named_parameters()] == ["first", "other"]
     assert (model.first.note, model.first.requires_grad, model.other.requires_grad) == ("kept", False, True)
-    # AND it is one when its weights are loaded
+    # AND it remains one when its weights are loaded
     save_file(untied(twin), tmp_path / "model.safetensors")
     memlab.load(tmp_path, model, "cpu", budget="min")
     assert model.first is model.second and model.memlab.host_bytes == 2 * 64 * 64 * 4
@@ -135,7 +135,7 @@ def test_errors(tmp_path):
     with pytest.raises(RuntimeError, match="paged or chunked already"):
         loading(state, model)
 
-    # GIVEN a buffer that is in no file and has no memory
+    # GIVEN a buffer without memory that no file contains
     class Buffered(nn.Linear):
         def __init__(self):
             super().__init__(4, 4)

@@ -1,4 +1,4 @@
-"""Paged models compute the same as unpaged, to the last bit, and the copies are those of the plan."""
+"""Paged models are bit-identical to unpaged ones, and the copies follow the plan."""
 
 import copy
 import gc
@@ -75,12 +75,12 @@ def test_generate_with_a_cache():
         paged(model, budget="min")
         for _ in range(2):
             assert torch.equal(model.generate(prompt, **settings), expected), name
-    # AND a decoder after an encoder is prefetched, once it was traced
+    # AND a decoder after an encoder is prefetched once it was traced
     assert memlab.plan_of(model).counters["on_demand"] < memlab.plan_of(model).counters["copies"]
 
 
 def test_copies_happen_as_planned(monkeypatch):
-    # GIVEN a model of six layers under a budget of two, which hide the copies
+    # GIVEN a model of six layers under a budget of two, with enough compute to hide the copies
     monkeypatch.setattr(_native, "Pipeline", TimedPipeline)
     monkeypatch.setattr(TimedPipeline, "nanoseconds", SLOW)
     model = paged(mlp(), budget="min", max_layer_size=1)
@@ -150,12 +150,12 @@ def test_buffers_count_for_the_budget():
     model = paged(buffered(), budget="82KiB", max_layer_size=1)
     for _ in range(3):
         call(model, (torch.ones(3, 64),))
-    # THEN weights take what the buffer leaves of it
+    # THEN weights use the rest of the budget
     plan = model.memlab
     assert plan.kept == {SMALL_BUFFERS: 32 << 10}
     assert plan.ring_bytes + plan.resident_bytes == 3 * (64 * 64 * 4 + 512)
     assert plan.device_bytes <= 82 << 10
-    # AND the error names the buffers where no layer fits beside them, or not even a buffer
+    # AND the error names the buffers if no layer fits beside them, or if the buffers themselves do not fit
     for budget, said in (
         ("48KiB", r"takes 16\.5 KiB, and weights may take 16\.0 KiB"),
         ("20KiB", r"buffers, takes 32\.0 KiB"),
@@ -212,7 +212,7 @@ def test_weights_of_one_module_that_were_not_used_before(order):
             return x
 
     twin, model = pair(Layers())
-    # THEN both are loaded together where there is room, and the results are right
+    # THEN both are loaded together if the room suffices, and the results are right
     x = torch.randn(3, 64)
     with torch.no_grad():
         for which in order:
@@ -379,7 +379,7 @@ def test_paging_again(way):
 
 
 class TimedPipeline:
-    """A pipeline that says of each point that its compute took `nanoseconds`, and of copies that they take 1 s for a GB."""
+    """A pipeline that reports `nanoseconds` as the compute time of each point, and a copy bandwidth of 1 GB/s."""
 
     nanoseconds = 0
     was_captured = False
@@ -401,7 +401,7 @@ class TimedPipeline:
 
 
 PIPELINE = _native.Pipeline
-SLOW, QUICK = 10**9, 10**3  # Copies of 16.5 KiB take as long as 16 points that are quick.
+SLOW, QUICK = 10**9, 10**3  # Copies of 16.5 KiB take as long as 16 quick points.
 
 
 @pytest.mark.parametrize(
@@ -414,7 +414,7 @@ SLOW, QUICK = 10**9, 10**3  # Copies of 16.5 KiB take as long as 16 points that 
     ],
 )
 def test_a_forward_that_was_measured_slowly_by_chance(monkeypatch, times, samples, is_planned_again):
-    # GIVEN a model whose second forward is measured to take some time, and a plan for it
+    # GIVEN a model whose second forward has a given measured time, and a plan for it
     monkeypatch.setattr(_native, "Pipeline", TimedPipeline)
     twin = mlp(depth=12)
     model = paged(copy.deepcopy(twin), max_layer_size=1)
@@ -429,17 +429,17 @@ def test_a_forward_that_was_measured_slowly_by_chance(monkeypatch, times, sample
     for _ in range(3):
         assert same(call(model, (x := torch.randn(samples, 64),)), call(twin, (x,)))
         plans.append(model.memlab.streamed_bytes)
-    # THEN it is planned again if that was far less, for the same input: less is copied, as compute no longer hides that
+    # THEN a far shorter time with the same input replans: fewer bytes are copied, because compute no longer hides them
     if is_planned_again:
         assert plans[1] < plans[0] // 2
     else:
         assert plans[1] == plans[0]
-    # AND from then on all stays as it is
+    # AND the plan stays the same from then on
     assert plans[1:] == [plans[1]] * 3
 
 
 def planned_by_chance(monkeypatch):
-    """A model that was measured by a slow forward, and its twin. The next forward is quick."""
+    """A model with a plan from a slow forward, and its twin. The next forward is quick."""
     monkeypatch.setattr(_native, "Pipeline", TimedPipeline)
     twin = nn.Sequential(mlp(), mlp()).eval()
     model = paged(copy.deepcopy(twin), max_layer_size=1)
@@ -451,7 +451,7 @@ def planned_by_chance(monkeypatch):
 
 
 def test_no_other_plan_where_a_graph_has_the_addresses(monkeypatch):
-    # GIVEN a model whose measured forward was slow by chance, and of which a part was captured since
+    # GIVEN a model whose measured forward was slow by chance, with a part that was captured since
     twin, model = planned_by_chance(monkeypatch)
     monkeypatch.setattr(TimedPipeline, "was_captured", True)
     planned = model.memlab.streamed_bytes
@@ -465,7 +465,7 @@ def test_no_other_plan_by_a_call_of_a_part(monkeypatch):
     # GIVEN a model whose measured forward was slow by chance
     twin, model = planned_by_chance(monkeypatch)
     planned = model.memlab.streamed_bytes
-    # WHEN the next call is one of a part, with an input of the same size, THEN the plan stays
+    # WHEN the next call runs only a part, with an input of the same size, THEN the plan stays
     assert same(call(model[0], (x := torch.randn(3, 64),)), call(twin[0], (x,)))
     assert same(call(model, (x,)), call(twin, (x,)))
     assert model.memlab.streamed_bytes == planned
@@ -492,7 +492,7 @@ def test_the_plan_stays_if_the_other_one_does_not_fit(monkeypatch):
 
 
 class TickingClock:
-    """A clock that goes on by 5 ms whenever it is read."""
+    """A clock that advances by 5 ms at each reading."""
 
     def __init__(self):
         self.readings = itertools.count(0, 5_000_000)
@@ -502,7 +502,7 @@ class TickingClock:
 
 
 def test_the_plan_as_text(monkeypatch):
-    # GIVEN a model of six layers whose points compute for 1 ms each, and forwards of 5 ms
+    # GIVEN a model of six layers with 1 ms of compute per point, and forwards of 5 ms
     monkeypatch.setattr(_native, "Pipeline", TimedPipeline)
     monkeypatch.setattr(TimedPipeline, "nanoseconds", 1_000_000)
     monkeypatch.setattr(clock, "time", TickingClock())
@@ -511,7 +511,7 @@ def test_the_plan_as_text(monkeypatch):
     # WHEN it is settled
     for _ in range(4):
         call(model, (torch.randn(3, 64),))
-    # THEN its plan has these times, and the bytes that are copied in each forward, as numbers and as text
+    # THEN its plan has these times, and the bytes that each forward copies, as numbers and as text
     plan, layer = model.memlab, 64 * 64 * 4 + 512
     assert (plan.predicted_ms, plan.achieved_ms) == (6.0, 5.0)
     assert plan.gigabytes_per_second == pytest.approx(6 * layer / 0.005 / 1e9)

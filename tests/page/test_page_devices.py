@@ -1,6 +1,6 @@
-"""Models over several devices compute the same as whole ones, each device within its budget, one hop a border.
+"""Models over several devices compute the same as on one, each device within its budget, with one hop per border.
 
-The CPU stands in for devices here ("cpu:0", "cpu:1"): each has its own pipeline and budget, and what hops is copied.
+The CPU stands in for devices here ("cpu:0", "cpu:1"): each has its own pipeline and budget, and hops are copies.
 """
 
 import copy
@@ -31,7 +31,7 @@ def run(model, *inputs):
 
 
 def pair(model, devices=TWO, **options):
-    """A model and its copy over several devices, which is settled."""
+    """A model, and its settled copy over several devices."""
     twin = copy.deepcopy(model)
     spread(model, devices, **{"max_layer_size": 1} | options)
     run(model, *[torch.randn(3, 64)] * 4)
@@ -40,7 +40,7 @@ def pair(model, devices=TWO, **options):
 
 
 def where(model):
-    """The names of each device's units."""
+    """Names of each device's units."""
     return [[unit.name for unit in plan.units] for plan in memlab.plan_of(model).devices]
 
 
@@ -67,7 +67,7 @@ def test_zoo(name, devices):
     assert [(name, id(parameter)) for name, parameter in model.named_parameters()] == parameters
     state = model.state_dict()
     assert list(state) == list(keys) and all(torch.equal(state[key], keys[key]) for key in keys)
-    # AND unpaged an ordinary one
+    # AND after unpaging it is an ordinary model
     assert memlab.unpage(model) is model
     with torch.no_grad():
         assert same(call(model, inputs[0]), call(twin, inputs[0]))
@@ -75,18 +75,18 @@ def test_zoo(name, devices):
 
 
 def test_each_device_stays_within_its_budget(monkeypatch):
-    # GIVEN eight layers of 16.5 KiB, and devices with room for two, three and one of them, for which copies decide
+    # GIVEN eight layers of 16.5 KiB, devices with room for two, three and one of them, and a split decided by copies
     monkeypatch.setattr("memlab._paging.device_capacities._bandwidth", lambda *_: 1e9)
     monkeypatch.setattr("memlab._paging.stretch_pagers.operations_per_second", lambda *_: 1e12)
     budgets = {"cpu:0": "33KiB", "cpu:1": "50KiB", "cpu:2": "17KiB"}
     twin, model = pair(mlp(depth=8), THREE, budget=budgets)
     plan = memlab.plan_of(model)
-    # THEN the layers are on the devices in their order, and none takes more than it has
+    # THEN the layers are on the devices in order, and each device stays within its room
     assert [name for names in where(model) for name in names] == [str(index) for index in range(8)]
     assert [len(names) for names in where(model)] == [2, 4, 2]
     for part, budget in zip(plan.devices, (33 << 10, 50 << 10, 17 << 10), strict=True):
         assert 0 < part.device_bytes <= budget
-    # AND the rest is copied in each forward
+    # AND each forward copies the rest
     before, forwards = plan.counters, 5
     inputs = torch.randn(forwards, 3, 64)
     for ours, theirs in zip(run(model, *inputs), run(twin, *inputs), strict=True):
@@ -96,7 +96,7 @@ def test_each_device_stays_within_its_budget(monkeypatch):
 
 
 def test_one_hop_at_each_border():
-    # GIVEN layers that a mask goes to beside the activations, on three devices
+    # GIVEN layers that receive a mask beside the activations, on three devices
     class Masked(nn.Module):
         def __init__(self):
             super().__init__()
@@ -125,7 +125,7 @@ def test_one_hop_at_each_border():
 
 
 def test_nothing_after_a_border_needs_what_was_before():
-    # GIVEN blocks that add to what they are given, so that only a block's begin can be a border
+    # GIVEN residual blocks, so that only the beginning of a block can be a border
     class Block(nn.Module):
         def __init__(self):
             super().__init__()
@@ -141,7 +141,7 @@ def test_nothing_after_a_border_needs_what_was_before():
 
 
 def test_memory_that_is_written_to_is_not_copied_to_another_device():
-    # GIVEN a model whose layers write into memory that was made before them
+    # GIVEN a model whose layers write into memory that was allocated before them
     class Collecting(nn.Module):
         def __init__(self):
             super().__init__()
@@ -162,15 +162,15 @@ def test_memory_that_is_written_to_is_not_copied_to_another_device():
             out.copy_(self.linear(x))
 
     twin = Collecting()
-    # THEN it runs on one device, with the same results, and a warning says why
+    # THEN it runs on one device, with the same results, and a warning gives the reason
     with pytest.warns(RuntimeWarning, match="cannot be cut"):
         _, model = pair(copy.deepcopy(twin))
     x = torch.randn(3, 64)
     assert torch.equal(run(model, x)[0], run(twin, x)[0])
 
 
-def test_what_no_argument_brings_keeps_layers_together():
-    # GIVEN layers that read what the model has left in a common place, beside their argument
+def test_layers_with_shared_state_stay_on_one_device():
+    # GIVEN layers that also read a value from a place that they share with the model
     class Scaled(nn.Module):
         def __init__(self, place):
             super().__init__()
@@ -190,7 +190,7 @@ def test_what_no_argument_brings_keeps_layers_together():
             return self.layers(x)
 
     twin = Model()
-    # THEN they are on one device, with the same results, and a warning says why
+    # THEN they are on one device, with the same results, and a warning gives the reason
     with pytest.warns(RuntimeWarning, match="cannot be cut"):
         _, model = pair(copy.deepcopy(twin))
     x = torch.randn(3, 64)
@@ -216,9 +216,9 @@ def tied_pair(**options):
 @pytest.mark.parametrize("way", ["in place", "data", "numpy", "other memory"])
 @pytest.mark.parametrize("module", [0, 5])
 def test_edits_reach_tied_weights_on_both_devices(way, module):
-    # GIVEN a weight that the first device and the last have
+    # GIVEN a weight that the first and the last device share
     twin, model, words = tied_pair(on_change="upload")
-    run(model, words)  # Copies what `tied_pair` has read through both modules.
+    run(model, words)  # Copies the values that `tied_pair` has read through both modules.
     # WHEN it is edited through one of its modules
     with torch.no_grad():
         for one in (twin, model):
@@ -241,7 +241,7 @@ def test_edits_are_refused():
     with torch.no_grad():
         model[5].weight.mul_(2)
         twin[5].weight.mul_(2)
-    # THEN an edit is refused, until it is taken
+    # THEN an edit is refused until it is accepted
     with pytest.raises(RuntimeError, match=r"refresh\(\)"):
         run(model, words)
     model.memlab.refresh()
@@ -251,7 +251,7 @@ def test_edits_are_refused():
 def test_untouched_tied_weights_are_not_copied_again():
     # GIVEN a tied weight on two devices, resident on both
     _, model, words = tied_pair(budget="1MiB")
-    run(model, words)  # Copies what `tied_pair` has read.
+    run(model, words)  # Copies the values that `tied_pair` has read.
     before = memlab.plan_of(model).counters
     run(model, *[words] * 3)
     # THEN forwards without edits copy nothing
@@ -259,7 +259,7 @@ def test_untouched_tied_weights_are_not_copied_again():
 
 
 def test_gradients_through_frozen_weights():
-    # GIVEN frozen layers that are copied in each forward, on two devices
+    # GIVEN frozen layers that each forward copies, on two devices
     twin, model = pair(mlp().requires_grad_(False), budget="20KiB")
     x = torch.randn(3, 64)
     one, other = x.clone().requires_grad_(), x.clone().requires_grad_()
@@ -270,13 +270,13 @@ def test_gradients_through_frozen_weights():
 
 
 def test_training_around_frozen_weights():
-    # GIVEN a model of which one layer on each device trains
+    # GIVEN a model with one trained layer on each device
     twin = mlp(depth=6).requires_grad_(False)
     for index in (0, 5):
         twin[index].requires_grad_(True)
     model = spread(copy.deepcopy(twin), max_layer_size=1)
     x = torch.randn(3, 64)
-    # THEN the first forward cannot know where they are to train, and says what to do
+    # THEN the first forward cannot know the devices for training, and the error suggests a fix
     with pytest.raises(RuntimeError, match=r"run this one under torch.no_grad\(\)"):
         model(x)
     run(model, *[x] * 4)
@@ -294,7 +294,7 @@ def test_training_around_frozen_weights():
 def test_tied_weights_do_not_train_on_two_devices():
     # GIVEN a tied weight on two devices, which requires a gradient
     _, model, words = tied_pair()
-    # THEN a forward that would train it names it
+    # THEN the error of a forward that would train it names the weight
     with pytest.raises(RuntimeError, match=r"0.weight would be trained .* freeze it, or page the model to one device"):
         model(words)
 
@@ -348,7 +348,7 @@ def test_an_exception_in_the_middle(forwards):
 
 
 def test_layers_in_another_order():
-    # GIVEN a model that takes its layers in an order that it is given
+    # GIVEN a model that runs its layers in the order of an argument
     class Ordered(nn.Module):
         def __init__(self):
             super().__init__()
@@ -362,20 +362,20 @@ def test_layers_in_another_order():
     twin, model = pair(Ordered(), budget="40KiB")
     x = torch.randn(3, 64)
     with torch.no_grad():
-        # THEN it goes to and fro between devices, wherever they are, and is right
+        # THEN it switches between devices as needed, and is right
         for order in ([5, 0, 4, 1], [3, 3, 3], [0], range(6), [5]):
             assert torch.equal(model(x, order), twin(x, order))
-        # AND so is a layer by itself
+        # AND so is a single layer
         assert torch.equal(model.layers[5](x), twin.layers[5](x))
 
 
-def test_a_budget_that_is_too_small_says_so_and_the_model_is_as_before():
+def test_a_budget_that_is_too_small_is_refused_and_the_model_is_unchanged():
     # GIVEN a device on which no layer fits
     twin = mlp()
     model = copy.deepcopy(twin)
     with pytest.raises(ValueError, match="too small"):
         run(spread(model, budget=["2KiB", "2KiB"]), *[torch.randn(3, 64)] * 2)
-    # THEN it can be unpaged, and paged with more
+    # THEN it can be unpaged, and paged with a larger budget
     memlab.unpage(model)
     x = torch.randn(3, 64)
     assert torch.equal(run(spread(model), *[x] * 4)[3], run(twin, x)[0])
@@ -433,7 +433,7 @@ def test_shared_with_other_processes():
     twin, model = pair(mlp().requires_grad_(False), shared=name, budget="40KiB")
     x = torch.randn(3, 64)
     assert torch.equal(run(model, x)[0], run(twin, x)[0])
-    # THEN another that pages it has the same memory
+    # THEN another process that pages it has the same memory
     plan = memlab.plan_of(model)
     other = spread(copy.deepcopy(twin), shared=name)
     assert plan.shared_bytes == plan.host_bytes and plan.sharing == 2
@@ -449,14 +449,14 @@ def test_load_and_chunk_take_one_device(tmp_path):
 
 
 def test_copies_and_pickles_are_ordinary_models():
-    # GIVEN a model at each stage, whose first and last layer are tied
+    # GIVEN a model at each stage, with its first and last layer tied
     twin = tied()
     model = spread(copy.deepcopy(twin), max_layer_size=1)
     words = torch.randint(0, 50, (2, 30))
     for _ in range(4):
         run(model, words)
         for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-            # THEN its copies are unpaged, with ties of their own
+            # THEN its copies are unpaged, with their own ties
             assert "forward" not in vars(copied[0]) and copied[0].weight is copied[5].weight
             assert copied[0].weight is not model[0].weight
             assert torch.equal(run(copied, words)[0], run(twin, words)[0])
@@ -515,12 +515,12 @@ def test_a_forked_child():
                 run(model, x)
             except RuntimeError as error:
                 code = 0 if "forked" in str(error) else 2
-            # THEN the error says so, and it can continue unpaged
+            # THEN the error explains it, and the child can continue unpaged
             code = code or (0 if torch.equal(run(memlab.unpage(model), x)[0], run(twin, x)[0]) else 3)
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    # AND its parent goes on
+    # AND its parent continues
     assert torch.equal(run(model, x)[0], run(twin, x)[0])
 
 

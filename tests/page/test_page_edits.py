@@ -87,20 +87,20 @@ def test_edits_through_a_reference_that_is_then_dropped(budget, hold):
     for one in held:
         (one.data if isinstance(one, torch.Tensor) else one)[:] *= 2
     del held, one
-    # THEN the next forward uses the new value, and so do those after it
+    # THEN the next and later forwards use the new value
     for _ in range(3):
         assert same(call(model, x), call(twin, x))
 
 
 def test_other_memory_for_a_table_that_is_held_all_the_time():
-    # GIVEN a program that holds the table of a model, whose forwards find nothing edited
+    # GIVEN a program that holds the table of a model, and forwards that find no edits
     twin, model = pair(Words(), on_change="upload")
     held = [one.table.weight for one in (twin, model)]
     ids = torch.randint(0, 20_000, (2, 7))
     for _ in range(5):
         assert same(call(model, (ids,)), call(twin, (ids,)))
     assert model.memlab.gathered_bytes > 0
-    # WHEN it gives it other memory, and no other reference to it remains, THEN the next forward reads that
+    # WHEN it gives the table other memory and drops its reference, THEN the next forward reads the new memory
     for which in range(2):
         held[which].data = held[which].data * 2
     for _ in range(2):
@@ -109,7 +109,7 @@ def test_other_memory_for_a_table_that_is_held_all_the_time():
 
 @pytest.mark.parametrize("budget", ["min", "1GiB"])
 def test_other_memory_for_a_weight_that_is_found_by_a_weak_reference(budget):
-    # GIVEN weak references to a weight, and forwards that find nothing edited
+    # GIVEN weak references to a weight, and forwards that find no edits
     twin, model = pair(mlp(), budget=budget, on_change="upload")
     references = [weakref.ref(one[3].weight) for one in (twin, model)]
     x = (torch.randn(2, 64),)
@@ -123,7 +123,7 @@ def test_other_memory_for_a_weight_that_is_found_by_a_weak_reference(budget):
 
 
 class Listing(nn.Sequential):
-    """Layers, whose weights are also in a list."""
+    """Layers whose weights are also in a list."""
 
     def __init__(self):
         super().__init__(*mlp())
@@ -132,12 +132,12 @@ class Listing(nn.Sequential):
 
 @pytest.mark.parametrize("budget", ["min", "1GiB"])
 def test_other_memory_for_a_weight_that_is_read_from_a_list(budget):
-    # GIVEN a model whose forwards find nothing edited
+    # GIVEN a model whose forwards find no edits
     twin, model = pair(Listing(), budget=budget, on_change="upload")
     x = (torch.randn(2, 64),)
     for _ in range(5):
         call(model, x)
-    # WHEN a weight is given other memory, which only its address shows: it was read from a list, and nobody holds it since
+    # WHEN a weight is given other memory, visible only by its address: it was read from a list, and nothing holds it since
     for one in (twin, model):
         one.weights[3].data = one.weights[3].data * 2
     # THEN the next forward uses it
@@ -202,7 +202,7 @@ def test_referenced_memory_is_not_overwritten():
     call(model, x)
     former, value = model[2].weight.data, model[2].weight.detach().clone()
     model[2].weight.data = torch.zeros(64, 64)
-    # THEN that is refused, so that the former weights are not lost
+    # THEN the forward is refused, so that the former weights are not lost
     with pytest.raises(RuntimeError, match=r"2\.weight was given other memory.*clone"):
         call(model, x)
     assert torch.equal(former, value)

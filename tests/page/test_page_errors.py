@@ -1,4 +1,4 @@
-"""Invalid models, devices and paths are refused before anything is moved, with an error that says what to give instead."""
+"""Invalid models, devices and paths are refused before anything moves, with an error that names valid ones."""
 
 import memlab
 import pytest
@@ -97,7 +97,7 @@ def test_unsupported_operations_are_reported():
 
 
 def test_names_and_numbers():
-    # GIVEN a model that has a layer called memlab
+    # GIVEN a model with a layer called memlab
     model = mlp()
     model.memlab = nn.Linear(64, 64)
     paged(model, budget=2e6)

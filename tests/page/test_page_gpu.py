@@ -23,7 +23,7 @@ def test_on_a_gpu(memlab):
     # GIVEN the zoo on a simulated GPU
     names = [name for name in ZOO if name != "branches"]
     found = lines(memlab.python(PROGRAMS / "paged.py", *names, preload=False, env=environment()))
-    # THEN the bytes of each unit are on the device whenever it is used, and the unpaged model is complete
+    # THEN the bytes of each unit are on the device at each use, and the unpaged model is complete
     assert [one["model"] for one in found] == names
     for one in found:
         assert one["stage"] == "settled" and one["state"] and one["pinned"] and one["compared"] > 0, one
@@ -34,7 +34,7 @@ SOME = ("attention", "listed", "tied", "t5")
 
 @pytest.mark.parametrize("names", [SOME, pytest.param((), marks=pytest.mark.long)], ids=["some", "all"])
 def test_chunked_models_on_a_gpu(memlab, names):
-    # GIVEN models of the zoo, of which parts run on the CPU, at ten capacities
+    # GIVEN models of the zoo with parts on the CPU, at ten capacities
     (found,) = lines(memlab.python(PROGRAMS / "chunked.py", *names, preload=False, env=environment()))
     # THEN each runs, with inputs from the CPU and the GPU (results are compared on a real GPU, with --real)
     assert set(found.values()) == {10}
@@ -43,8 +43,8 @@ def test_chunked_models_on_a_gpu(memlab, names):
 
 def test_chunked_models_generate(memlab):
     pytest.importorskip("transformers")
-    # GIVEN language models of which parts run on the CPU; WHEN they generate, in each way of transformers, once and again;
-    # THEN nothing fails: what the first forward leaves in a cache is where it is used
+    # GIVEN language models with parts on the CPU; WHEN they generate, in each way of transformers, twice; THEN nothing
+    # fails: cache entries of the first forward are on the device that uses them
     (found,) = lines(memlab.python(PROGRAMS / "chunked_generate.py", preload=False, env=environment()))
     assert len(found["done"]) == 9
 
@@ -80,29 +80,29 @@ def test_trained_weights_are_on_the_gpu(memlab):
 
 
 def test_methods_that_compute_run_on_the_gpu(memlab):
-    # GIVEN a program that calls a method of a paged model, and never its forward; THEN it runs as a forward does
+    # GIVEN a program that calls a method of a paged model, and never its forward; THEN the method runs like a forward
     (found,) = lines(memlab.python(PROGRAMS / "methods.py", preload=False, env=environment()))
     assert found == {"devices": ["cuda:0"], "stage": "settled"}
 
 
-def test_what_is_added_to_a_paged_model_is_named_and_taken(memlab):
+def test_added_adapters_are_named_and_paged_after_refresh(memlab):
     pytest.importorskip("peft")
     # GIVEN adapters that are added to a paged model; WHEN it is called
     (found,) = lines(memlab.python(PROGRAMS / "adapters.py", preload=False, env=environment()))
     assert found["before"] == ["cuda:0"] * 3
-    # THEN the error names an adapter's weight, how many more there are, and what to do
+    # THEN the error names an adapter's weight, the number of others, and a fix
     assert found["added"] == (
         "0.lora_A.default.weight (and 3 more) was added after the model was paged, and lies on cpu, where the model does "
         "not run: call model.memlab.refresh() to move it to cuda:0 for good, or memlab.unpage(model) before adding to the "
         "model"
     )
-    # AND that works: the adapters are on the device, and copies and the unpaged model on the CPU
+    # AND the fix works: the adapters are on the device, and copies and the unpaged model on the CPU
     assert found["after"] == ["cuda:0"] * 3
     assert found["kept"]["added after the model was paged"] == 4 * 64 * 4 * 4
     assert found["copy"] == found["unpaged"] == ["cpu"]
-    # AND a chunked model says so, too
+    # AND a chunked model's error does, too
     assert found["chunked"].startswith("0.lora_A.default.weight (and 3 more) was added after the model was chunked")
-    # AND a weight that another module was given is refused by name
+    # AND a weight added to another module is refused by name
     assert found["tied"].startswith("4.weight (and 1 more) was added after the model was paged")
     assert found["refused"].startswith("4.weight is a weight of the paged model: unpage the model before tying it")
 
@@ -110,9 +110,9 @@ def test_what_is_added_to_a_paged_model_is_named_and_taken(memlab):
 @pytest.mark.long
 def test_a_pipeline_of_paged_models(memlab):
     pytest.importorskip("diffusers")
-    # GIVEN a pipeline of diffusers, of which one model or all are paged; WHEN it runs
+    # GIVEN a diffusers pipeline with one model or all of them paged; WHEN it runs
     (found,) = lines(memlab.python(PROGRAMS / "pipeline.py", preload=False, env=environment()))
-    # THEN it makes its latents where the models run (images are compared on a real GPU, with --real)
+    # THEN it creates its latents on the models' device (images are compared on a real GPU, with --real)
     assert found["images"] == {"unet": ["cuda:0", None], "unet+vae+text_encoder": ["cuda:0", None]}
     # AND the unpaged pipeline is on the CPU again
     assert found["device"] == "cpu"
@@ -128,29 +128,29 @@ def test_share_of_the_card(memlab):
 
 
 def test_the_edge_of_the_card(memlab):
-    # GIVEN a process that PyTorch allows room for two layers and the activations, and nothing to spare
+    # GIVEN a process with exactly the room for two layers and the activations
     (found,) = lines(memlab.python(PROGRAMS / "paged.py", "edge", preload=False, env=environment()))
-    # THEN weights get what they would otherwise leave: a layer is copied while another one computes
+    # THEN weights also use the memory reserved for later forwards: one layer is copied while another computes
     assert 2 * found["largest"] <= found["ring"] < found["reserved"] <= found["allowed"]
 
 
 def test_a_host_that_is_slower_than_the_gpu(memlab):
-    # GIVEN copies that a GPU's compute hides, all 12 of them, and a host that takes longer than the GPU, also for each copy
+    # GIVEN 12 copies that the GPU's compute hides, and a host that is slower than the GPU, also for each copy
     slow, once, alone = (
         lines(memlab.python(PROGRAMS / "paged.py", way, preload=False, env=environment()))[0]["copied"]
         for way in ("slow host", "slow once", "slow alone")
     )
-    # WHEN two settled forwards were timed, THEN all is planned again, with so few copies that they cost 2 %
+    # WHEN two settled forwards were timed, THEN memlab replans, with few enough copies to cost 2 %
     assert slow[1:3] == [12, 12]
     assert 1 <= slow[3] <= 4 and slow[3:] == [slow[3]] * 3
-    # AND one forward that was slow by chance changes nothing, be the other one quick or of another input
+    # AND a single slow forward changes nothing, whether the other one is quick or has another input
     assert once[1:] == alone[1:] == [12] * 5
 
 
 def test_a_forked_child(memlab):
-    # GIVEN a model in pinned memory, which the system keeps from children; WHEN a child takes it back
+    # GIVEN a model in pinned memory, which the system withholds from children; WHEN a child unpages it
     (found,) = lines(memlab.python(PROGRAMS / "paged.py", "forked", preload=False, env=environment()))
-    # THEN the child is told that it has no weights and what to do, and its parent goes on
+    # THEN the error explains that the child has no weights, with a fix, and its parent continues
     assert found["pinned"] and found["count"] == 6
     assert "no copy of its weights, whose memory is pinned" in found["error"] and "spawn" in found["error"]
 
@@ -160,7 +160,7 @@ def test_pinning_refused(memlab, nth):
     # GIVEN a system that pins no memory
     env = environment() | {"SIMGPU_FAIL": f"cuMemHostRegister_v2:712@{nth}", "PYTHONWARNINGS": "always"}
     run = memlab.python(PROGRAMS / "paged.py", "resnet101", "llama", preload=False, env=env)
-    # THEN the model runs from unpinned memory, a warning says so with a remedy, and every byte is right
+    # THEN the model runs from unpinned memory, a warning explains it with a remedy, and every byte is right
     found = lines(run)
     refused = [one for one in found if not one["pinned"]]
     assert len(refused) == 1
@@ -171,7 +171,7 @@ def test_pinning_refused(memlab, nth):
 @pytest.mark.long
 @pytest.mark.parametrize("read_only", [True, False])
 def test_ranks_of_torchrun_share_weights(memlab, read_only):
-    # GIVEN two ranks on a device each, whose driver pins memory for reading only, or does not
+    # GIVEN two ranks on a device each, with a driver that can pin memory for reading only, or cannot
     env = environment() | ({} if read_only else {"SIMGPU_FAIL": "cuMemHostRegister_v2:801@2"})
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     run = memlab.python(*torchrun, PROGRAMS / "shared_ranks.py", preload=False, env=env, devices=2)
@@ -185,7 +185,7 @@ def test_ranks_of_torchrun_share_weights(memlab, read_only):
     for rank in alone["ranks"] + together["ranks"]:
         # AND it is pinned, and every byte on the devices is right
         assert rank["pinned"] and rank["stage"] == "settled" and rank["compared"] > 0
-    # AND kernels get memory that others read only if they cannot write to it
+    # AND kernels get shared memory only if they cannot write to it
     for rank in together["ranks"]:
         assert (rank["gathered"] > 0) == read_only
         assert read_only or "pins no memory for reading only" in rank["notes"][0]
@@ -197,11 +197,11 @@ def test_on_two_gpus(memlab, budget):
     names = [name for name in ZOO if name != "branches"]
     run = memlab.python(PROGRAMS / "paged_devices.py", *names, *budget, preload=False, env=environment(), devices=2)
     found = lines(run)
-    # THEN the bytes of each unit are on its device whenever it is used, and the unpaged model is complete
+    # THEN the bytes of each unit are on its device at each use, and the unpaged model is complete
     assert [one["model"] for one in found] == names
     for one in found:
         assert one["stage"] == "settled" and one["state"] and one["pinned"] and one["compared"] > 0, one
-        # AND results are on the first device, which is the program's own as before
+        # AND results are on the first device, which remains the program's current device
         assert one["results"] == ["cuda:0"] and one["current"] == 0, one
         # AND each forward after the first hops once
         assert one["hops"] == 4 * (len(one["devices"]) - 1), one
@@ -220,11 +220,11 @@ def test_ways_to_run_on_two_gpus(memlab):
     budgets = found["budgets"]
     assert all(0 < budgets["taken"][device] <= budgets["given"][device] for device in ("cuda:0", "cuda:1"))
     assert budgets["streamed"] > 0
-    # AND weights train on the device of their layers, and what a layer keeps is there, too
+    # AND weights train on the device of their layers, which also has the layers' kept tensors
     assert found["trained"]["trained"] == ["cuda:0", "cuda:1"]
     for way in ("caching", "caching object"):
         assert found[way]["cached"] == ["cuda:0"] * 3 + ["cuda:1"] * 3
-    # AND what does not work says so
+    # AND unsupported calls raise an explanatory error
     assert "a CUDA graph is of one device" in found["graph"]["error"]
     errors = found["refused"]["errors"]
     assert found["refused"]["untouched"] and len(errors) == 5

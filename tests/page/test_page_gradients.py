@@ -1,4 +1,4 @@
-"""Gradients through frozen paged weights, and of weights without an owner."""
+"""Gradients through frozen paged weights, and gradients of weights without an owner."""
 
 import copy
 
@@ -58,7 +58,7 @@ def test_gradients_in_unusual_places():
         if way == "checkpoint":
             y = checkpoint(one, checkpoint(one[2], x, use_reentrant=False), use_reentrant=False)
         else:
-            # AND a model that requests gradients in a forward without any
+            # AND a model that enables gradients in a forward without any
             with torch.no_grad(), torch.enable_grad():
                 y = one(x)
             call(one, (x.detach(),))
@@ -88,14 +88,14 @@ class Inner(nn.Module):
 
 
 def test_gradients_of_weights_requested_within_a_forward():
-    # GIVEN a model that enables gradients although it is called without
+    # GIVEN a model that enables gradients although its caller disabled them
     model = paged(Inner().eval(), budget="min", max_layer_size=1)
     for _ in range(4):
         loss = call(model, (torch.randn(2, 64),)).square().sum()
-        # THEN the gradient of a weight is refused, since it would be lost
+        # THEN the gradient of a weight is refused, because it would be lost
         with pytest.raises(RuntimeError, match=r"a gradient was asked for a weight.*freeze"):
             loss.backward()
-    # AND the gradient of its input works
+    # AND the gradient of its input is computed
     for _ in range(2):
         x = torch.randn(2, 64, requires_grad=True)
         loss = call(model, (x,)).square().sum()
@@ -117,7 +117,7 @@ def test_activations_with_gradients_written_to_a_buffer():
 
 
 class RecordsRequiresGrad(nn.Linear):
-    """Records in each forward whether its weight requires a gradient, which PyTorch's operations read to choose kernels."""
+    """Records in each forward whether its weight requires a gradient, by which PyTorch's operations choose kernels."""
 
     def __init__(self):
         super().__init__(64, 64)
@@ -139,7 +139,7 @@ def test_requires_grad_is_unchanged_in_forwards(budget):
         kept.requires_grad_(requires)
         call(model, (torch.randn(2, 64),))
         expected.append(requires)
-    # THEN its forwards see the same as unpaged, each time
+    # THEN its forwards record the same as unpaged, each time
     assert model[1].recorded == model[2].recorded == expected and model[0].recorded == [True] * len(expected)
 
 
@@ -149,6 +149,6 @@ def test_a_model_made_in_inference_mode_trains_when_unpaged():
         model = mlp()
     paged(model, budget="min", max_layer_size=1)
     call(model, (torch.randn(2, 64),))
-    # WHEN it is unpaged THEN they are ordinary ones
+    # WHEN it is unpaged THEN its Parameters are ordinary ones
     memlab.unpage(model)(torch.randn(2, 64)).sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())

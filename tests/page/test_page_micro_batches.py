@@ -15,12 +15,12 @@ def test_micro_batches():
         paged(model, micro_batch=2)
         for _ in range(4):
             x = torch.randn(batch)
-            # THEN the results are those of the whole batch, as far as kernels compute the same for other shapes
+            # THEN the results equal those of the full batch, as far as kernels compute the same for other shapes
             torch.testing.assert_close(call(model, (x,)), call(twin, (x,)))
 
 
 class Rows(nn.Module):
-    """A table of as many rows as the batch has samples."""
+    """A table with one row for each sample of the batch."""
 
     def __init__(self):
         super().__init__()

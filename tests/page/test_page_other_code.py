@@ -1,4 +1,4 @@
-"""Paging beside code that does not know of it: methods that compute, weights in variables, hooks of other libraries."""
+"""Paging beside code that does not know memlab: methods that compute, weights in variables, hooks of other libraries."""
 
 import copy
 
@@ -10,7 +10,7 @@ from torch import nn
 
 
 class TextAndImage(nn.Module):
-    """As CLIP: methods compute with the module's own parameters, and programs call them instead of the model."""
+    """Like CLIP: methods compute with the module's own parameters, and programs call them instead of the model."""
 
     def __init__(self):
         super().__init__()
@@ -30,7 +30,7 @@ class TextAndImage(nn.Module):
         return (lambda y: y @ self.projection)(x)
 
     def size(self):
-        return self.projection.numel()  # Computes nothing: it has no tensor to compute with.
+        return self.projection.numel()  # Computes nothing: it has no input tensor.
 
     def forward(self, x, tokens):
         return self.head(x) + self.encode_text(tokens)
@@ -56,16 +56,16 @@ def test_methods_that_compute_are_forwards(forward_first):
         for name in order:
             for _ in range(4):
                 assert torch.equal(calls[name](), expected[name]), name
-    # AND each call counts as a forward, with copies; what computes nothing is called as it is
+    # AND each call counts as a forward, with copies, except methods that compute nothing
     assert model.memlab.counters["forwards"] > 8 and model.memlab.counters["copies"] > 8
     assert model.size() == 64 * 64
-    # AND nothing of that is left
+    # AND unpaging removes all of it
     memlab.unpage(model)
     assert not {"encode_text", "with_head", "later", "forward"} & model.__dict__.keys()
 
 
 class LateUse(nn.Module):
-    """Takes weights while their layers run, and uses one of them much later if asked."""
+    """Reads weights while their layers run, and on request uses one of them much later."""
 
     def __init__(self):
         super().__init__()
@@ -96,7 +96,7 @@ def test_a_weight_in_a_variable_stays_that_weight():
 
 
 def test_a_weight_that_outlives_its_forward_stays_that_weight():
-    # GIVEN a program that keeps a weight as it was within a forward
+    # GIVEN a program that keeps a weight from within a forward
     torch.manual_seed(0)
     model, x = LateUse().eval(), torch.randn(4, 64)
     original, kept = model.blocks[4].weight.detach().clone(), []
@@ -105,7 +105,7 @@ def test_a_weight_that_outlives_its_forward_stays_that_weight():
         for _ in range(3):
             model(x)
         model.blocks[4].register_forward_hook(lambda module, *_: kept.append(module.weight))
-        # WHEN other weights came into its place, THEN the program has its values
+        # WHEN other weights reuse its memory, THEN the program still has its values
         for _ in range(3):
             model(x)
             assert torch.equal(kept[-1], original)
@@ -117,11 +117,11 @@ def test_hooks_that_move_weights_are_refused():
     # GIVEN a model that accelerate offloads
     model = mlp()
     accelerate.cpu_offload(model, execution_device="cpu")
-    # WHEN it is paged or chunked, THEN the module, the kind of hook and the remedy are named
+    # WHEN it is paged or chunked, THEN the error names the module, the kind of hook and the remedy
     for page in (memlab.page, memlab.chunk):
         with pytest.raises(RuntimeError, match=r"this model has a hook of accelerate \(AlignDevicesHook\).*remove_hook"):
             page(model, "cpu")
-    # AND the remedy is one
+    # AND the remedy works
     hooks.remove_hook_from_module(model, recurse=True)
     paged(model)
     with torch.no_grad():
@@ -138,13 +138,13 @@ def test_hooks_of_diffusers_that_move_weights_are_refused():
 
 def test_other_libraries_see_where_a_paged_model_runs():
     hooks = pytest.importorskip("accelerate.hooks")
-    # GIVEN a paged model; THEN it has what pipelines of diffusers ask for the device
+    # GIVEN a paged model; THEN it has the attribute from which diffusers pipelines read the device
     model = paged(mlp())
     assert model._hf_hook.execution_device == torch.device("cpu")
     # AND neither a copy nor the unpaged model has it
     assert not hasattr(copy.deepcopy(model), "_hf_hook")
     assert not hasattr(memlab.unpage(model), "_hf_hook")
-    # AND a library that removes its hooks harms nothing
+    # AND a library that removes its hooks does no harm
     paged(model)
     hooks.remove_hook_from_module(model, recurse=True)
     with torch.no_grad():

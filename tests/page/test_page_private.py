@@ -28,7 +28,7 @@ def exists(expression):
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
 def test_the_table_matches_this_version(row):
-    # GIVEN a row with the versions that have a name; THEN this version has it if it is one of them
+    # GIVEN a row with the versions that have a name; THEN the installed version has it if the row lists that version
     if row.needs_cuda and torch.version.cuda is None:
         pytest.skip("PyTorch was built without CUDA")
     assert exists(row.name) == (row.first <= VERSION and (row.last is None or row.last >= VERSION))

@@ -15,7 +15,7 @@ WEIGHTS = 24 * MIB
 
 @pytest.fixture
 def group():
-    """A name of this test alone: others share models of the same form at the same time."""
+    """A name unique to this test: others share models of the same form at the same time."""
     return f"host:{os.getpid()}-{time.monotonic_ns()}"
 
 
@@ -40,7 +40,7 @@ def ranks(tmp_path, nursery):
 
 
 def paged(ranks, group, **options):
-    """Pages the same model in each, at the same time."""
+    """Pages the same model in each rank at the same time."""
     more = "".join(f", {name}={value!r}" for name, value in options.items())
     all_asked(ranks, "model, expected = make()")
     all_asked(ranks, f"model = page(model, shared={group!r}{more})")
@@ -49,7 +49,7 @@ def paged(ranks, group, **options):
 def test_ranks_hold_weights_once(ranks, group):
     # GIVEN three ranks of a host, each with the weights of the same model in memory
     three = ranks(3)
-    # What PyTorch and memlab load on first use is not to be counted.
+    # Loads first everything that PyTorch and memlab load at their first use, so that it does not count.
     all_asked(three, "computes(page(make(layers=2)[0], shared=None), make(layers=2)[1])")
     before = all_asked(three, "own_bytes()")
     # WHEN they page it at the same time
@@ -57,20 +57,20 @@ def test_ranks_hold_weights_once(ranks, group):
     # THEN each computes as before, traced, timed and settled
     assert all(all_asked(three, "computes(model, expected)"))
     assert set(all_asked(three, "model.memlab.stage")) == {"settled"}
-    # AND the pages of the weights are there once, for all three together
+    # AND the pages of the weights exist once, for all three together
     nbytes = set(all_asked(three, "model.memlab.shared_bytes"))
     assert nbytes == set(all_asked(three, "model.memlab.host_bytes")) and WEIGHTS < min(nbytes) < WEIGHTS + MIB
     assert abs(sum(all_asked(three, "pss_of_weights()")) - min(nbytes)) < 3 * 64 * 1024
-    # AND no rank has kept weights of its own beside them
+    # AND no rank has kept private weights beside them
     after = all_asked(three, "own_bytes()")
     assert max(now - then for now, then in zip(after, before, strict=True)) < WEIGHTS / 2
-    # AND each says that there are three
+    # AND each reports three ranks
     assert all_asked(three, "model.memlab.sharing") == [3, 3, 3]
     assert "held once by 3 processes of this host" in three[0].ask("str(model.memlab)")
 
 
 def test_killed_ranks_leave_nothing_behind(ranks, group):
-    # GIVEN three ranks that share, in memory that no file system has
+    # GIVEN three ranks that share memory outside any file system
     first, second, third = ranks(3)
     for rank in (first, second, third):
         paged([rank], group)
@@ -81,7 +81,7 @@ def test_killed_ranks_leave_nothing_behind(ranks, group):
     # WHEN the one that filled the memory is killed, and another
     first.kill()
     second.kill()
-    # THEN the third has its weights, and hands them to a rank that comes later
+    # THEN the third has its weights, and passes them to a rank that comes later
     assert third.ask("computes(model, expected)")
     (late,) = ranks(1)
     paged([late], group)
@@ -92,7 +92,7 @@ def test_killed_ranks_leave_nothing_behind(ranks, group):
     third.kill()
     late.kill()
     assert not names & names_taken()
-    # AND the next rank begins anew
+    # AND the next rank starts from scratch
     (next_one,) = ranks(1)
     paged([next_one], group)
     assert next_one.ask("computes(model, expected)") and next_one.ask("model.memlab.sharing") == 1
@@ -129,7 +129,8 @@ def test_a_rank_that_dies_while_it_fills(ranks, group, tmp_path):
 
 
 def test_a_rank_that_waits_names_whom(ranks, group):
-    # GIVEN a rank that is stopped while it fills the memory, and one that has waited longer than a user does without a sign
+    # GIVEN a rank that is stopped while it fills the memory, and another that has waited longer than users wait without a
+    # message
     first, second = ranks(2)
     all_asked([first, second], "model, expected = make()")
     first.ask("stop = lambda: os.kill(os.getpid(), signal.SIGSTOP)")
@@ -138,7 +139,7 @@ def test_a_rank_that_waits_names_whom(ranks, group):
     first.tell(f"model = page(model, shared={group!r})")
     wait_until(lambda: len(names_of(first)) == 1)
     second.tell(f"model = page(model, shared={group!r})")
-    # THEN it prints one line, which says whom it waits for, and what to do
+    # THEN it prints one line, with the rank that it waits for and a fix
     wait_until(lambda: f"kill -CONT {first.pid}" in second.errors.read_text())
     line = second.errors.read_text().splitlines()[-1]
     assert line.startswith(f'memlab: shared="host" waits for process {first.pid} (python') and " told_rank.py;" in line
@@ -154,7 +155,7 @@ def test_a_rank_that_waits_names_whom(ranks, group):
     os.kill(first.pid, signal.SIGSTOP)
     os.kill(second.pid, signal.SIGSTOP)
     third.tell(f"model = page(model, shared={group!r})")
-    # THEN it names them
+    # THEN the third names the stopped one
     wait_until(lambda: "kill -CONT" in third.errors.read_text())
     os.kill(first.pid, signal.SIGCONT)
     os.kill(second.pid, signal.SIGCONT)
@@ -163,7 +164,7 @@ def test_a_rank_that_waits_names_whom(ranks, group):
 
 
 def test_waiting_can_be_interrupted(ranks, group):
-    # GIVEN a rank that waits for one that fills the memory
+    # GIVEN a rank that waits for another to fill the memory
     first, second = ranks(2)
     all_asked([first, second], "model, expected = make()")
     first.ask("host_sharing.copy_in = lambda weights, memory: time.sleep(3600)")
@@ -172,10 +173,10 @@ def test_waiting_can_be_interrupted(ranks, group):
     second.ask("import signal; signal.signal(signal.SIGUSR1, lambda *_: 1 / 0)")
     second.tell(f"failure(lambda: page(model, shared={group!r}))")
     wait_until(lambda: is_joining(second))
-    # WHEN a signal comes whose handler raises, as that of Ctrl-C does, THEN it is raised
+    # WHEN a signal arrives whose handler raises, like Ctrl-C, THEN the exception is raised
     os.kill(second.pid, signal.SIGUSR1)
     assert second.answer().startswith("ZeroDivisionError")
-    # AND the model is as it was
+    # AND the model is unchanged
     assert second.ask("torch.equal(model(x), expected)") and not second.ask("'forward' in vars(model)")
 
 
@@ -186,18 +187,18 @@ def test_other_values_are_refused(ranks, group):
     second.ask("model, expected = make()")
     second.ask("model[7].weight.data[3, 5] += 1e-3")
     second.ask("expected = model(x)")
-    # WHEN it pages its model, THEN the error names the weight, and what to do
+    # WHEN it pages its model, THEN the error names the weight and a fix
     refused = second.ask(f"failure(lambda: page(model, shared={group!r}))")
     assert refused.startswith("ValueError: 7.weight has other values here") and 'shared="host:NAME"' in refused
-    # AND its model computes what it did, and nobody is counted
+    # AND its model computes as before, and the rank is not counted
     assert second.ask("torch.equal(model(x), expected)") and not second.ask("'forward' in vars(model)")
     second.ask("import gc; gc.collect()")
     wait_until(lambda: first.ask("model.memlab.sharing") == 1)
-    # WHEN it takes another name, THEN it has memory of its own
+    # WHEN it uses another name, THEN it has separate memory
     second.ask(f"model = page(model, shared={group + '-edited'!r})")
     assert second.ask("computes(model, expected)") and first.ask("computes(model, expected)")
     assert first.ask("weights_file()") != second.ask("weights_file()")
-    # AND models of other forms do not meet under one name
+    # AND models of other forms do not share under one name
     (third,) = ranks(1)
     third.ask("model, expected = make(layers=23)")
     third.ask(f"model = page(model, shared={group!r})")
@@ -222,7 +223,7 @@ def test_an_edit_stays_in_its_process(ranks, group, edit, on_change):
     assert all(all_asked(both, "computes(model, expected)"))
     # WHEN one edits a weight
     first.ask(edit)
-    # THEN its next forward says so rather than compute with either value, and so does the one after it is to be accepted
+    # THEN its next forward raises an error instead of computing with either value, also after refresh()
     for before in ("None", "failure(model.memlab.refresh)"):
         first.ask(before)
         refused = first.ask("failure(lambda: model(x))")
@@ -243,13 +244,13 @@ def test_holding_weights_costs_no_copies(ranks, group):
     (rank,) = ranks(1)
     paged([rank], group)
     rank.ask("kept = [p.data for p in model.parameters()]")
-    # WHEN it runs on, THEN its values are right, and no unit is copied once more
+    # WHEN it continues, THEN its values are right, and no unit is copied again
     assert rank.ask("computes(model, expected, 6)")
     assert rank.ask("model.memlab.counters['reloads']") == 0
-    # AND what it writes by such a reference is found
+    # AND a write through such a reference is found
     rank.ask("kept[8].add_(1)")
     assert "4.weight changed after memlab.page" in rank.ask("failure(lambda: model(x))")
-    # AND an edit that is undone is none
+    # AND an edit that is undone does not count
     rank.ask("kept[8].copy_(make()[0][4].weight)")
     assert rank.ask("computes(model, expected)")
 
@@ -267,14 +268,14 @@ def test_a_forward_that_writes_is_refused(ranks, group, when):
     # WHEN it writes, THEN the error names the parameter
     refused = first.ask("failure(lambda: model(x))")
     assert refused.startswith("RuntimeError: a forward wrote to 4.weight, which other processes of this host read too")
-    # AND what the other computes is unchanged
+    # AND the other's results are unchanged
     assert second.ask("computes(model, expected)")
-    # AND the rank computes with the value that all have from then on
+    # AND from then on the rank computes with the shared value
     assert first.ask("computes(model, expected)")
 
 
 def test_buffers_and_trained_parameters_are_a_ranks_own(ranks, group):
-    # GIVEN two ranks of a frozen base, each with an adapter and a large buffer of other values, which forwards write to
+    # GIVEN two ranks of a frozen base, each with its own adapter and large buffer, which forwards write
     both = ranks(2)
     all_asked(both, "model, _ = make()")
     for seed, rank in enumerate(both):
@@ -288,7 +289,7 @@ def test_buffers_and_trained_parameters_are_a_ranks_own(ranks, group):
     assert all_asked(both, "model.memlab.sharing") == [2, 2]
     for shared, host in all_asked(both, "[model.memlab.shared_bytes, model.memlab.host_bytes]"):
         assert WEIGHTS < shared < WEIGHTS + MIB < host - 2 * MIB
-    # AND each computes with what is its own
+    # AND each computes with its own values
     for _ in range(4):
         assert all(all_asked(both, "[torch.equal(model(x), twin(x)) for _ in [torch.no_grad().__enter__()]][0]"))
     # AND each trains its adapter
@@ -299,7 +300,7 @@ def test_buffers_and_trained_parameters_are_a_ranks_own(ranks, group):
 
 
 def test_files_are_read_once(ranks, group, tmp_path):
-    # GIVEN a checkpoint, and ranks that count what they read of it
+    # GIVEN a checkpoint, and ranks that count their reads of it
     (saver, *both) = ranks(3)
     saver.ask("from safetensors.torch import save_file")
     saver.ask("model, expected = make()")
@@ -325,7 +326,7 @@ def test_files_are_read_once(ranks, group, tmp_path):
     assert sorted(sum(read) for read in all_asked(both, "read")) == [0, 48]
     assert all(all_asked(both, "computes(model, expected)"))
     assert all_asked(both, "model.memlab.sharing") == [2, 2]
-    # WHEN the file is written again with other values, THEN ranks that load it now do not share with the former
+    # WHEN the file is rewritten with other values, THEN ranks that load it now do not share with the former
     saver.ask("model, _ = make(seed=1)")
     saver.ask(f"save_file(model.state_dict(), '{tmp_path}/model.safetensors')")
     (late,) = ranks(1)
@@ -348,14 +349,14 @@ def test_forked_processes(ranks, group):
         "children = [context.Process(target=work) for _ in range(2)]; [child.start() for child in children]"
     )
     parent.ask(ranks_of)
-    # THEN both compute right
+    # THEN both results are right
     assert parent.ask("[results.get() for _ in children]") == [True, True]
     # AND each counts both
     parent.ask("ends.set()")
     assert parent.ask("[results.get() for _ in children]") == [2, 2]
     parent.ask("over.set()")
     parent.ask("[child.join() for child in children] and None")
-    # GIVEN a rank with a child that does nothing, such as a worker of a DataLoader
+    # GIVEN a rank with an idle child, such as a worker of a DataLoader
     parent.ask(f"model = page(model, shared={group!r})")
     names = names_of(parent)
     parent.ask("child = os.fork() or time.sleep(3600)")
@@ -394,16 +395,16 @@ def test_other_users_get_nothing(ranks, group):
     first, stranger, second = ranks(3)
     paged([first], group)
     (seat,) = names_of(first)
-    # WHEN a process of another user connects to it, THEN it is sent nothing
+    # WHEN a process of another user connects to it, THEN it receives nothing
     stranger.ask("os.setuid(65534)")
     stranger.ask("import socket; s = socket.socket(socket.AF_UNIX); s.connect('\\0' + " + repr(seat[1:]) + ")")
     assert stranger.ask("len(s.recv(1))") == 0
-    # AND where it sits in a rank's place, ranks pass it by
+    # AND where it occupies a rank's place, ranks skip it
     first.kill()
     stranger.ask("s = socket.socket(socket.AF_UNIX); s.bind('\\0' + " + repr(seat[1:]) + "); s.listen()")
     paged([second], group)
     assert second.ask("computes(model, expected)") and second.ask("model.memlab.sharing") == 1
-    # AND where it holds the gate, the error says so rather than wait for it
+    # AND where it holds the gate, the error reports it instead of waiting
     second.kill()
     gate = seat[1:].rpartition("/")[0] + "/gate"
     stranger.ask(f"s = socket.socket(socket.AF_UNIX); s.bind('\\0' + {gate!r}); s.listen()")

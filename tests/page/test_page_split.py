@@ -1,4 +1,4 @@
-"""The planner that cuts a model for several devices, against every other way to cut it."""
+"""The planner that splits a model over several devices, against every other split."""
 
 import itertools
 import random
@@ -25,7 +25,7 @@ def times(pieces, capacities, firsts):
 
 @pytest.mark.parametrize("seed", range(150))
 def test_no_other_split_is_faster(seed):
-    # GIVEN pieces of all sizes, some with weights in common, and devices that differ in budgets and buses
+    # GIVEN pieces of all sizes, some with shared weights, and devices that differ in budgets and buses
     chance = random.Random(seed)
     pieces = [
         Piece({chance.randrange(12): 0 for _ in range(chance.randrange(4))}, chance.choice([0, 1, 5, 20]) * 1.0)
@@ -40,13 +40,13 @@ def test_no_other_split_is_faster(seed):
     firsts = split(pieces, capacities)
     # THEN each device has a stretch, in order
     assert len(firsts) == len(capacities) and firsts[0] == 0 and firsts == sorted(firsts) and firsts[-1] <= len(pieces)
-    # AND of all splits none has a slowest device that is faster, nor then a smaller sum
+    # AND no other split has a faster slowest device, nor an equal one with a smaller sum
     others = itertools.combinations_with_replacement(range(len(pieces) + 1), len(capacities) - 1)
     assert times(pieces, capacities, firsts) == min(times(pieces, capacities, (0, *other)) for other in others)
 
 
-def test_what_fits_is_split_by_compute():
-    # GIVEN memory for all, and a device that has twice the memory of the other
+def test_models_that_fit_are_split_by_compute():
+    # GIVEN memory for all, and a device with twice the memory of the other
     pieces = [Piece({index: 10}, 5.0) for index in range(6)]
     # THEN compute decides
     assert split(pieces, [DeviceCapacity(100, 1e9), DeviceCapacity(200, 1e9)]) == [0, 3]
@@ -55,7 +55,7 @@ def test_what_fits_is_split_by_compute():
 def test_memory_decides_where_copies_do():
     # GIVEN layers that hardly compute, and devices of 10 and 50 bytes
     pieces = [Piece({index: 10}, 0.1) for index in range(8)]
-    # THEN each copies as much in a forward: 10 and 10 bytes
+    # THEN each copies equally much in a forward: 10 and 10 bytes
     assert split(pieces, [DeviceCapacity(10, 1e9), DeviceCapacity(50, 1e9)]) == [0, 2]
 
 

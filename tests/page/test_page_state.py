@@ -116,7 +116,7 @@ def test_unpaging_during_a_forward(before):
 
 
 def test_a_forked_child():
-    # (One whose copies are so slow that one runs at the fork: those for the next forward begin in the last one.)
+    # (Includes a model with copies slow enough that one runs at the fork: the last forward starts those of the next.)
     slow = replace(Settings.checked("cpu", budget="min"), bytes_per_second=200_000.0)
     model = page_with(mlp(), slow)
     x = (torch.randn(2, 64),)
@@ -124,7 +124,7 @@ def test_a_forked_child():
         expected = call(model, x)
     child = os.fork()
     if child == 0:
-        # GIVEN a child without its parent's threads, THEN the error says so, and it can continue unpaged
+        # GIVEN a child without its parent's threads, THEN the error explains it, and the child can continue unpaged
         code = 1
         try:
             try:

@@ -1,4 +1,4 @@
-"""Training beside frozen, paged weights: trainable weights are on the device from the first forward with gradients on."""
+"""Training beside frozen, paged weights: trainable weights stay on the device from the first forward with gradients."""
 
 import copy
 import threading
@@ -16,7 +16,7 @@ from waiting import HANG_SECONDS
 
 
 def adapted(**options):
-    """A frozen base whose layers have trainable adapters, and the same paged."""
+    """A frozen base whose layers have trainable adapters, and a paged copy."""
     torch.manual_seed(3)
     twin = nn.Sequential(*(LoRA(layer) for layer in mlp().requires_grad_(False)))
     return twin, paged(copy.deepcopy(twin), **{"budget": "min", "max_layer_size": 1} | options)
@@ -29,7 +29,7 @@ def infer(twin, model, times=3):
 
 
 def step(one, x, run=None):
-    """One step of training, with an optimizer that is created after the forward or before."""
+    """One training step, with an optimizer that is created after the forward or before."""
     optimizer = torch.optim.AdamW([p for p in one.parameters() if p.requires_grad], lr=1e-2)
     loss = ((run or one)(x) - 1).square().mean()
     loss.backward()
@@ -66,7 +66,7 @@ def test_inference_first_then_training(settled):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         train(twin, model)
-    # AND only they stay on the device, as the plan says
+    # AND only they stay on the device, as the plan shows
     assert model.memlab.kept[TRAINED] == adapters_bytes(twin)
     assert in_units(model) == model.memlab.host_bytes - adapters_bytes(twin)
     assert "trained" in str(model.memlab) and model.memlab.streamed_bytes > 0
@@ -122,7 +122,7 @@ def test_a_mostly_trainable_model():
     paged(model)
     call(model, inputs)
     assert not model.memlab.kept.get(TRAINED)
-    # WHEN almost all of it thereby stops being paged, THEN a warning at the caller's line says so
+    # WHEN almost all of it thereby stops being paged, THEN a warning at the caller's line reports it
     with pytest.warns(RuntimeWarning, match=r"require them.*no_grad") as said:
         loss = model(**inputs).loss
     assert said[0].filename == __file__
@@ -136,7 +136,7 @@ def test_a_mostly_trainable_model():
 
 
 def merge(one, safe):
-    """As PEFT's LoRA layers do: added in place, or replaced by the sum."""
+    """Like PEFT's LoRA layers: added in place, or replaced by the sum."""
     for layer in one:
         delta = layer.b.detach() @ layer.a.detach()
         if safe:
@@ -176,11 +176,11 @@ def test_no_room_for_trainable_weights():
     model[0].requires_grad_(False)
     twin = copy.deepcopy(model)
     infer(twin, model)
-    # WHEN it runs with gradients THEN the error says what to do
+    # WHEN it runs with gradients THEN the error suggests a fix
     for _ in range(2):
         with pytest.raises(ValueError, match=r"budget of 40\.0 KiB is too small: 1\.weight and 13 more.*no_grad"):
             model(torch.randn(2, 64))
-    # AND it continues without
+    # AND it continues without gradients
     infer(twin, model)
 
 
@@ -192,7 +192,7 @@ def test_a_base_that_cannot_be_paged():
     # GIVEN a model whose frozen part is not plain memory, and larger than the rest
     twin = nn.Sequential(nn.Linear(64, 8), nn.Linear(8, 512, bias=False))
     twin[1].weight = Packed(torch.randn(512, 8), requires_grad=False)
-    # WHEN it is paged THEN a warning says how little that is
+    # WHEN it is paged THEN a warning reports how little that is
     model = copy.deepcopy(twin)
     with pytest.warns(RuntimeWarning, match=r"2\.50 KiB are paged and 16\.0 KiB stay.*quantized"):
         paged(model)
@@ -239,6 +239,6 @@ def test_training_is_refused_during_other_threads_forwards():
     model.go_on.set()
     thread.join(HANG_SECONDS)
     assert torch.equal(results[0], call(twin, (x,)))
-    # AND afterwards it can
+    # AND it succeeds afterwards
     with pytest.warns(RuntimeWarning, match="require them"):
         train(twin, model)

@@ -1,4 +1,4 @@
-"""How many bytes of neighbouring weights memlab.page copies together."""
+"""Number of bytes of neighbouring weights that memlab.page copies together."""
 
 import pytest
 from memlab._paging.units import LARGE_UNIT, SMALL_UNIT, largest_unit
@@ -19,5 +19,5 @@ GIB = 1 << 30
     ],
 )
 def test_units_are_large_without_a_budget_and_fit_several_times_within_one(budget, nbytes, largest):
-    # GIVEN weights of so many bytes, and a budget; THEN neighbours of up to so many are copied together
+    # GIVEN weights and a budget of these bytes; THEN neighbours up to the expected size are copied together
     assert largest_unit(budget, nbytes) == largest

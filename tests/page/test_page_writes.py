@@ -17,7 +17,7 @@ def test_buffers_that_forwards_change(budget, first):
 
 
 class OneMemory(nn.Module):
-    """Several tensors of one memory, one of them written."""
+    """Several tensors in one memory, one of them written."""
 
     def __init__(self):
         super().__init__()

@@ -38,7 +38,7 @@ def test_tags(memlab, mode):
     # AND every step and every byte are counted
     assert sum(event[0] == "step" for event in trace.events) == {"threads": 160, "compiled": 12}[mode]
     assert trace.at().allocated() == truth["allocated"]
-    # AND the program prints what it prints alone
+    # AND the program's output is the same as without memlab
     if mode == "compiled":
         alone = memlab.python(PROGRAMS / "tagged.py", mode, memlab.folder / "alone.json", preload=False)
         assert run.output == alone.output
@@ -121,7 +121,7 @@ def test_hooks_of_the_program_are_called(memlab, when, output, steps):
 
 
 def test_two_memlabs(memlab):
-    # GIVEN a program that has two copies of memlab in it
+    # GIVEN a program with two copies of memlab in it
     copy = memlab.folder / "libmemlab.so"
     shutil.copy(memlab.library, copy)
     env = {"LD_PRELOAD": f"{memlab.library}:{copy}"}
@@ -135,7 +135,7 @@ def test_weights_of_modules_that_are_never_called(memlab):
     run = memlab.python(PROGRAMS / "held.py", memlab.folder / "truth.json")
     assert (run.code, run.errors) == (0, "")
     truth = json.loads((memlab.folder / "truth.json").read_text())
-    # THEN the tensors that they hold have the right category and the names of their holders
+    # THEN their tensors have the right category and the names of their holders
     tags = {(str(event[3]), event[4], event[7]) for event in Trace(run.trace).events if event[0] == "tag"}
     assert {tag for tag in tags if tag[0] in truth["held"]} == {(at, *known) for at, known in truth["held"].items()}
     # AND only the batch is an input
@@ -157,7 +157,7 @@ def test_gradients_without_an_optimizer(memlab):
 
 
 def test_the_heap_search_holds_no_references(memlab):
-    # GIVEN a thread in which C++ drops tensors all the time, and models whose first calls make memlab search the heap
+    # GIVEN a thread in which C++ constantly drops tensors, and models whose first calls make memlab search the heap
     run = memlab.python(PROGRAMS / "searched.py")
     # THEN PyTorch (before 2.10) does not warn about live references to such a tensor
     assert (run.code, run.errors) == (0, "")

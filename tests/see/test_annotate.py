@@ -1,4 +1,4 @@
-"""Ranges that a program names, with `memlab.annotate` or NVTX: each has what was allocated in it, to the byte."""
+"""Ranges that a program names, with `memlab.annotate` or NVTX: each has the bytes allocated in it, exactly."""
 
 import csv
 import json
@@ -29,7 +29,7 @@ def annotated(memlab, case, **options):
 
 
 def kept(run):
-    """What the program counted: bytes by path."""
+    """The program's own counts: bytes by path."""
     return {path: size for path, size in json.loads(run.output.splitlines()[-1]).items() if size}
 
 
@@ -41,16 +41,16 @@ def ranges(report, figure="live_bytes_at_end"):
 
 @pytest.mark.parametrize("case", ["plain", "suspended", "nvtx_program", "backward"])
 def test_ranges_hold_what_pytorch_counts(memlab, case):
-    # GIVEN a program that allocates in ranges, and looks at PyTorch's counter before and after
+    # GIVEN a program that allocates in ranges, and reads PyTorch's counter before and after
     run = annotated(memlab, case)
     # WHEN its trace is read
     report = memlab.report(run.trace)
-    # THEN each range holds what the counter says, and what is in no range is the rest
+    # THEN each range holds the counter's bytes, and the rest is in no range
     assert ranges(report) == kept(run)
     (device,) = report["devices"]
     assert sum(ranges(report).values()) == device["allocated_bytes"]
     assert sum(ranges(report, "live_bytes_at_peak").values()) == device["peak_allocated_bytes"]
-    # AND the program is what it is without memlab
+    # AND the program runs as without memlab
     alone = annotated(memlab, case, preload=False)
     assert (alone.output, alone.errors) == (run.output, run.errors)
 
@@ -58,13 +58,13 @@ def test_ranges_hold_what_pytorch_counts(memlab, case):
 def test_temporary_memory_counts_in_its_range(memlab):
     # GIVEN a range in which 7 MiB were allocated and freed three times, and 1 MiB kept each time
     report = memlab.report(annotated(memlab, "plain").trace)
-    # THEN what was allocated over the run has both
+    # THEN the range's allocated bytes over the run include both
     assert ranges(report, "allocated_bytes")["weights"] == 3 * (7 + 1) << 20
     assert ranges(report, "allocations")["weights"] == 6
 
 
 def test_every_operation_a_range(memlab):
-    # GIVEN a training under PyTorch's emit_nvtx, which never uses a name twice
+    # GIVEN training under PyTorch's emit_nvtx, which never uses a name twice
     run = annotated(memlab, "emitted")
     # THEN the ranges are those of operations, without the numbers
     report = memlab.report(run.trace)
@@ -76,13 +76,13 @@ def test_every_operation_a_range(memlab):
 
 
 def test_the_number_of_ranges_is_bounded(memlab):
-    # GIVEN a program that numbers its steps, makes 10,000 other names, and forgets to close ranges
+    # GIVEN a program that numbers its steps, uses 10,000 other names, and forgets to close ranges
     run = annotated(memlab, "many")
-    # THEN the first steps are told apart and the others are one, and no memory is lost
+    # THEN the first steps have separate ranges, the others share one, and no memory is lost
     report = memlab.report(run.trace)
     assert ranges(report) == kept(run)
     assert len(Trace(run.trace).ranges) < 5000
-    # AND one line says so
+    # AND one line reports it
     said = "memlab: more than 4096 names of ranges: further ones count in the range around them\n"
     assert run.errors.count("memlab") == 1 and said in run.errors
 
@@ -93,7 +93,7 @@ def test_a_forked_child_is_in_its_parents_ranges(memlab):
 
 
 def test_a_long_run(memlab):
-    # GIVEN a run whose trace has to be cut down while a range is open
+    # GIVEN a run whose trace must be condensed while a range is open
     run = annotated(memlab, "long", env={"MEMLAB_TRACE_MAX": "4MiB"})
     # THEN nothing is missing
     report = memlab.report(run.trace)
@@ -104,16 +104,16 @@ def test_a_long_run(memlab):
 
 
 def test_loaded_late(memlab):
-    # GIVEN a program that starts memlab in its middle
+    # GIVEN a program that starts memlab midway
     run = annotated(memlab, "late", preload=False, env={"MEMLAB_OUTPUT": "late.jsonl"})
-    # THEN later ranges are known, of NVTX too, and the memory from before is in none
+    # THEN later ranges are known, including NVTX ones, and earlier memory is in no range
     assert ranges(memlab.report(run.trace)) == kept(run)
 
 
 def test_a_profiler_keeps_its_ranges(memlab):
-    # GIVEN a program whose NVTX ranges a profiler takes
+    # GIVEN a program whose NVTX ranges go to a profiler
     run = annotated(memlab, "nvtx_program", env={"NVTX_INJECTION64_PATH": "/opt/nsight/libToolsInjection64.so"})
-    # THEN they are left to it, and ranges of memlab's own are taken
+    # THEN the profiler keeps them, and memlab records only its own ranges
     assert set(ranges(memlab.report(run.trace))) == {"outside", "ours"}
 
 
@@ -141,7 +141,7 @@ def test_every_function_of_nvtx(memlab, nvtx_headers):
     alone = memlab.run(program, preload=False)
     run = memlab.run(program)
     assert (run.code, run.output, run.errors) == (0, alone.output, "")
-    # THEN the trace has each, with what is around it
+    # THEN the trace has each, with its enclosing ranges
     trace = Trace(run.trace)
     assert [trace.range_path(event[3]) for event in trace.events if event[0] == "range"] == [
         ["ascii"],
@@ -168,19 +168,19 @@ def test_the_report_has_a_table_of_ranges(memlab):
     for text in (report(), report("--at", "end")):
         (row,) = (line for line in text.splitlines() if line.endswith("  setup/weights"))
         assert row.split()[:2] == ["2.00", "MiB"]
-        assert "Ranges that the program names" in text and "(outside any range)" in text
+        assert "Named ranges" in text and "(outside any range)" in text
     for html in (report("--html", page), report("--html", page, "--at", "end")):
-        assert "<h3>Ranges that the program names</h3>" in html and "setup/weights" in html
+        assert "<h3>Named ranges</h3>" in html and "setup/weights" in html
 
 
 def test_exports_have_the_ranges(memlab):
-    # GIVEN a training in ranges
+    # GIVEN training in ranges
     run = annotated(memlab, "backward")
     report = memlab.report(run.trace)
     at_peak, at_end = ranges(report, "live_bytes_at_peak"), ranges(report)
     exported = partial(export, memlab, run.trace)
 
-    # THEN the blocks of the moment say which range they are of, and sum to the report's figures
+    # THEN the blocks of the moment name their ranges, and sum to the report's figures
     ours = json.loads(exported("json").read_text())
     assert {"/".join(row["path"]) or "outside": row["live_bytes"] for row in ours["ranges"]} == at_peak
     blocks = Counter()
@@ -207,7 +207,7 @@ def test_exports_have_the_ranges(memlab):
         held["outside" if path == ["(outside any range)"] else "/".join(path)] += weight
     assert held == at_end
 
-    # AND so do PyTorch's snapshot, where its own annotations are, …
+    # AND so does PyTorch's snapshot, at the place of PyTorch's own annotations, …
     snapshot = pickle.loads(exported("memory_viz", "--at", "end").read_bytes())
     allocated = Counter()
     for event in snapshot["device_traces"][0]:
@@ -234,7 +234,7 @@ def test_a_difference_of_ranges(memlab):
     done = subprocess.run(
         [memlab.command, "diff", f"{run.trace}@0s", f"{run.trace}@end", "--json"], capture_output=True, text=True
     )
-    # THEN what changed is what was kept
+    # THEN the difference is the kept memory
     assert done.returncode == 0, done.stderr
     rows = {"/".join(row["path"]) or "outside": row["after_bytes"] for row in json.loads(done.stdout)["ranges"]}
     assert rows == kept(run)

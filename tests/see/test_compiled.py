@@ -12,7 +12,7 @@ from wrapper_oracle import Oracle, comment_of, operands_of
 
 PROGRAMS = Path(__file__).parent / "programs"
 
-# One process has all tests of this file, so that what several look at is compiled once.
+# One process runs all tests of this file, so that shared programs are compiled once.
 pytestmark = [pytest.mark.programs, pytest.mark.xdist_group("compiled")]
 
 PROGRAM = PROGRAMS / "compiled.py"
@@ -23,7 +23,7 @@ STATE = ("parameter_bytes", "gradient_bytes", "optimizer_state_bytes", "buffer_b
 
 
 def run(memlab, case, program=PROGRAM, preload=True, late=(), **env):
-    """Runs a case with Inductor's cache in the test's folder; returns the run and what PyTorch knows of it."""
+    """Runs a case with Inductor's cache in the test's folder; returns the run and PyTorch's own figures of it."""
     settings = {
         "TORCHINDUCTOR_CACHE_DIR": memlab.folder / "cache",
         "TRITON_CACHE_DIR": memlab.folder / "cache" / "triton",
@@ -40,12 +40,12 @@ def run(memlab, case, program=PROGRAM, preload=True, late=(), **env):
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """Runs a case as `run` does, with an empty cache. Returns the same."""
+    """Runs a case like `run`, with an empty cache. Returns the same."""
     return functools.cache(lambda case: run(Memlab(tmp_path_factory.mktemp(case)), case))
 
 
 class Compiled:
-    """The allocations of a trace that are made in Inductor's code."""
+    """Allocations of a trace that are made in Inductor's code."""
 
     def __init__(self, path):
         self.trace = trace = Trace(path)
@@ -71,7 +71,7 @@ class Compiled:
         return self.trace.layer_name(layer) or "", self.trace.layer_name(caller) or ""
 
     def attributed(self):
-        """Bytes by what a wrapper's line stands for and layer, with the files' names instead of their paths."""
+        """Bytes by the program lines behind a wrapper's line, and by layer and phase, with file names instead of paths."""
         found = Counter()
         for (frame, layer, phase), size in self.places.items():
             lines = tuple((Path(file).name, line) for file, line in self.lines(frame))
@@ -80,13 +80,13 @@ class Compiled:
 
 
 def states(report):
-    """What each layer holds, by name."""
+    """State that each layer holds, by name."""
     rows = ((row["name"], [row[state] for state in STATE]) for row in report["layers"])
     return {name: held for name, held in rows if any(held)}
 
 
 def gradients(trace):
-    """For each parameter's name, the layers in which the memory of its gradients was allocated."""
+    """The layers in which the memory of each parameter's gradients was allocated, by the parameter's name."""
     allocated, found = {}, {}
     for event in trace.events:
         if event[0] == "a":
@@ -104,8 +104,8 @@ def within(name, caller):
 
 
 def check(compiled, truth):
-    """Each place is where its source nodes allow. Returns the bytes by whether their line is known; "around": whose layer is
-    only one around it."""
+    """Asserts that the source nodes allow each line and layer. Returns the bytes of known and unknown lines, and as "around"
+    those whose layer only encloses the right one."""
     oracle, known = Oracle(truth), Counter()
     for (frame, layer, _), size in compiled.places.items():
         file, line, _ = compiled.trace.frames[frame]
@@ -116,7 +116,7 @@ def check(compiled, truth):
         place = f"{file}:{line}: {comment}"
         if not lines:
             continue
-        # The result of a launch of which Inductor knows nothing is that of an operation whose result it reads.
+        # A launch without data from Inductor belongs to the operation whose result it reads.
         comments = [comment] if oracle.tells(comment) else operands_of(source, line)
         assert any(oracle.allows_lines(comment, lines) for comment in comments), (place, lines)
         name, caller = compiled.layer(layer)
@@ -127,7 +127,7 @@ def check(compiled, truth):
 
 
 CASES = {
-    # The layers that must be there.
+    # The layers that must appear.
     "whole": {"blocks.0.norm", "blocks.1.up", "blocks.2.down", "head"},
     "regional": {"blocks.0.norm", "blocks.1.up", "blocks.2.down"},
     "function": {"blocks.0.norm", "blocks.1.up", "blocks.2.down", "head"},
@@ -139,21 +139,21 @@ CASES = {
 }
 
 
-# The bodies of checkpointed calls are graphs of their own, in which nodes have the same names.
+# The bodies of checkpointed calls are separate graphs, in which nodes have the same names.
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case != "hugging_face"] + full("hugging_face"))
 def test_memory_is_where_its_operations_are(recorded, case):
-    # GIVEN a compiled program, and what Inductor knew of each kernel when it generated it
+    # GIVEN a compiled program, and Inductor's data about each kernel from its generation
     trace, out = recorded(case)
     compiled = Compiled(trace)
     # WHEN the lines and layers are compared with those of the source nodes of the kernel that fills the memory
     known = check(compiled, out["truth"])
-    # THEN none is elsewhere, AND next to nothing is unknown
+    # THEN no bytes are elsewhere, AND at most 1 % is unknown
     assert known[False] + known["around"] <= known.total() / 100, known
-    # AND each is in its innermost layer, but for some launches of partitions, which have no traces
+    # AND each is in its innermost layer, except for some launches of partitions, which have no traces
     assert known["around"] == 0 or case == "reduce_overhead", known
-    # AND all layers are met
+    # AND all layers appear
     expected = CASES[case]
     if case == "inference" and out["torch"] < [2, 11]:  # Larger values of later blocks are in memory of the first.
         expected = {"blocks.0.norm", "blocks.0.up", "blocks.1.norm", "blocks.2.norm", "head"}
@@ -166,7 +166,7 @@ def test_an_eager_and_a_compiled_training_agree(memlab, recorded):
     for case in ("eager", "whole"):
         trace, out = recorded(case)
         report = reports[case] = memlab.report(trace)
-        # THEN the lines' bytes are what PyTorch says is allocated
+        # THEN the lines' bytes sum to PyTorch's allocated bytes
         assert sum(row["live_bytes_at_end"] for row in report["lines"]) == out["allocated"]
     # AND each layer has the same parameters, gradients, optimizer state and buffers
     assert states(reports["eager"]) == states(reports["whole"])
@@ -183,12 +183,12 @@ def test_an_eager_and_a_compiled_training_agree(memlab, recorded):
 @pytest.mark.parametrize("autograd_cache", [1, *full(0)])
 def test_caches_make_no_difference(memlab, autograd_cache):
     env = {"TORCHINDUCTOR_AUTOGRAD_CACHE": autograd_cache}
-    # GIVEN a program, and one that has the same model some lines further down
+    # GIVEN a program, and one with the same model some lines further down
     program, moved = memlab.folder / "program.py", 7
     (memlab.folder / "compiled_truth.py").write_text((PROGRAMS / "compiled_truth.py").read_text())
     text = PROGRAM.read_text()
     program.write_text(text)
-    # WHEN it runs with an empty cache, with what that run has cached, and after the model has moved
+    # WHEN it runs with an empty cache, with that run's cache, and after the model has moved
     cold, out = run(memlab, "whole", program, **env)
     warm, again = run(memlab, "whole", program, **env)
     program.write_text(text.replace("class Block(", "# A comment.\n" * moved + "class Block("))
@@ -209,10 +209,10 @@ def test_caches_make_no_difference(memlab, autograd_cache):
 
 @pytest.mark.long
 def test_memlab_may_be_loaded_by_the_program(memlab, recorded):
-    # GIVEN a training that was recorded from its beginning
+    # GIVEN training that was recorded from its beginning
     trace, _ = recorded("whole")
     expected = Compiled(trace).attributed()
-    # WHEN another process of it loads memlab itself, before it compiles
+    # WHEN another process runs it and loads memlab itself, before it compiles
     late, out = run(memlab, "whole", preload=False, late=(memlab.library,))
     # THEN the lines and layers are the same
     assert Compiled(late).attributed() == expected
@@ -222,7 +222,8 @@ def test_memlab_may_be_loaded_by_the_program(memlab, recorded):
 
 @pytest.mark.long
 def test_a_backward_that_compiled_autograd_captures(memlab, recorded):
-    # GIVEN an eager training, and one whose backward is compiled apart from its forward, with an empty cache and a full one
+    # GIVEN eager training, and training whose backward is compiled apart from its forward, with an empty cache and a full
+    # one
     eager, _ = recorded("eager")
     expected = states(memlab.report(eager))
     for _ in range(2):
@@ -231,7 +232,7 @@ def test_a_backward_that_compiled_autograd_captures(memlab, recorded):
         # THEN each layer has the same parameters, gradients, optimizer state and buffers
         assert states(report) == expected
         assert sum(row["live_bytes_at_end"] for row in report["lines"]) == out["allocated"]
-        # AND what its code allocates is backward's, on lines of the program's forward, in layers of the model
+        # AND its code's allocations are backward's, on lines of the program's forward, in layers of the model
         layers, is_known = Counter(), out["torch"] >= [2, 8]
         for (frame, layer, phase), size in compiled.places.items():
             if phase == BACKWARD:
@@ -241,11 +242,11 @@ def test_a_backward_that_compiled_autograd_captures(memlab, recorded):
                 is_loss = name == "" and LINES[compiled.lines(frame)[-1][1] - 1] == LOSS
                 layers["loss" if is_loss else name] += size
         assert layers
-        if not is_known:  # Older versions do not keep from which operations a backward was captured.
+        if not is_known:  # Older versions do not keep the operations from which a backward was captured.
             continue
         assert {"blocks.0.up", "blocks.1.down", "blocks.2.norm", "head"} <= layers.keys()
         assert layers[None] + layers[""] <= layers.total() / 100, layers
-        # AND gradients are allocated in the layers of their parameters, but for small ones in memory that was used before
+        # AND gradients are allocated in the layers of their parameters, except for small ones in reused memory
         of_gradients = gradients(compiled.trace)
         elsewhere = {name for name, layers in of_gradients.items() if layers != {name.rpartition(".")[0]}}
         assert len(elsewhere) <= len(of_gradients) / 4, of_gradients
@@ -258,7 +259,7 @@ def test_a_compiled_step_is_the_optimizers(memlab):
     compiled = Compiled(trace)
     assert compiled.places
     for frame, layer, phase in compiled.places:
-        # THEN it is the optimizer's, on its lines, and no layer's
+        # THEN the memory is the optimizer's, on its lines, and in no layer
         assert phase == OPTIMIZER
         assert compiled.lines(frame)[-1][0] == str(PROGRAM)
         assert compiled.layer(layer)[0] == ""
@@ -272,7 +273,7 @@ def test_torch_compile_does_not_notice(memlab):
         folder = memlab.folder / str(preload)
         env = {"TORCHINDUCTOR_CACHE_DIR": folder, "TRITON_CACHE_DIR": folder / "triton"}
         found[preload] = [run(memlab, "breaking", preload=preload, **env)[1] for _ in range(2)]
-    # THEN TorchDynamo and Inductor count the same, cache hits among them, and PyTorch has allocated the same
+    # THEN counters of TorchDynamo and Inductor are the same, including cache hits, and so are PyTorch's allocations
     for traced, alone in zip(found[True], found[False], strict=True):
         assert traced["counters"] == alone["counters"]
         assert traced["allocated"] == alone["allocated"]

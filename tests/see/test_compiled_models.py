@@ -1,4 +1,4 @@
-"""Models of others under torch.compile, in mixed precision: timm's and Hugging Face's."""
+"""Third-party models under torch.compile, in mixed precision: timm's and Hugging Face's."""
 
 from collections import Counter
 from pathlib import Path
@@ -15,12 +15,12 @@ PROGRAM = PROGRAMS / "compiled_models.py"
 @pytest.mark.long
 @pytest.mark.parametrize("model", ["vit", *full("resnet", "gpt2", "llama")])
 def test_a_model_is_as_without_the_compiler(memlab, model):
-    # GIVEN a training of a model, eager and compiled
+    # GIVEN training runs of a model, eager and compiled
     eager, _ = run(memlab, f"{model}/eager", PROGRAM)
     trace, out = run(memlab, f"{model}/compiled", PROGRAM)
     compiled, report = Compiled(trace), memlab.report(trace)
-    # THEN no memory is elsewhere than Inductor's own knowledge of its kernels allows, AND next to nothing is unknown, or has
-    # only a layer around its own
+    # THEN Inductor's own data about its kernels allow all lines and layers, AND at most a small share is unknown or has only
+    # an enclosing layer
     known = check(compiled, out["truth"])
     assert known[False] <= known.total() / 100, known
     assert known["around"] <= known.total() / 50, known
@@ -28,7 +28,7 @@ def test_a_model_is_as_without_the_compiler(memlab, model):
     whole = memlab.report(eager)
     assert states(report) == states(whole)
     assert sum(row["live_bytes_at_end"] for row in report["lines"]) == out["allocated"]
-    # AND activations are in named layers, but for those of the model itself
+    # AND activations are in named layers, except for those of the model itself
     assert outside(report) <= outside(whole) + 0.01
 
 

@@ -1,4 +1,4 @@
-"""Memory belongs to the lines and layers of the program also in less usual ways to compile it."""
+"""Memory belongs to the lines and layers of the program also in less common ways to compile it."""
 
 import functools
 import subprocess
@@ -16,7 +16,7 @@ PROGRAM = PROGRAMS / "compiled_modes.py"
 LINES = PROGRAM.read_text().splitlines()
 
 CASES = {
-    # The layers that must be there.
+    # The layers that must appear.
     "flex_attention_of_two_layers": {"layers.0", "layers.0.qkv", "layers.1", "layers.1.qkv", "layers.1.out", "head"},
     "half_of_the_memory": {"blocks.0", "blocks.0.norm", "blocks.1.up", "blocks.2.down", "head"},
     "none_of_the_memory": {"blocks.0", "blocks.0.norm", "blocks.1.up", "blocks.2.down", "head"},
@@ -25,7 +25,7 @@ CASES = {
 
 @functools.cache
 def torch_version():
-    """The PyTorch of the Python that runs the programs."""
+    """PyTorch version of the Python that runs the programs."""
     code = "import importlib.metadata as packages; print(packages.version('torch'))"
     version = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=True).stdout
     return [int(part) for part in version.split(".")[:2]]
@@ -36,10 +36,10 @@ def torch_version():
 def test_memory_is_where_its_operations_are(memlab, case):
     if case.startswith("flex") and torch_version() <= [2, 8]:
         pytest.skip("this PyTorch cannot compile the gradient of a learned score")
-    # GIVEN flex attention, or a partitioner that computes in backward what it does not keep
+    # GIVEN flex attention, or a partitioner that recomputes unsaved values in backward
     trace, out = run(memlab, case, PROGRAM)
     compiled = Compiled(trace)
-    # WHEN lines and layers are compared with those of the nodes that kernels are made from
+    # WHEN lines and layers are compared with those of the kernels' source nodes
     known = check(compiled, out["truth"])
     # THEN all are known, and right
     assert known[True] > 0
@@ -48,7 +48,7 @@ def test_memory_is_where_its_operations_are(memlab, case):
 
 
 def made_by_line(places, trace):
-    """(text of the innermost line, layer) of the memory of kernels that the program wrote, and of what they are given."""
+    """(text of the innermost line, layer) of the results and arguments of the program's own kernels."""
     lines = ((LINES[line - 1].strip(), layer) for (file, line), layer in places if file == str(PROGRAM))
     return {(text, trace.layer_name(layer)) for text, layer in lines if "torch.empty_like" in text or "BLOCK=" in text}
 
@@ -62,8 +62,8 @@ def test_memory_that_a_kernel_of_the_program_fills_belongs_to_the_line_that_make
     compiled = Compiled(run(memlab, "triton_kernels", PROGRAM)[0])
     # WHEN the lines that made the kernels' results are compared
     found = made_by_line(((compiled.lines(frame)[-1], layer) for frame, layer, _ in compiled.places), compiled.trace)
-    # THEN they are those of the eager program, in the same layers, forward and backward, and not those that call kernels.
-    # Other results are in memory that is reused.
+    # THEN they are those of the eager program, in the same layers, forward and backward, and not the lines that call
+    # kernels. Other results are in reused memory.
     assert found == {
         ("second = torch.empty_like(x)", "layers.0"),
         ("second = torch.empty_like(x)", "layers.1"),
@@ -103,7 +103,7 @@ def held(memlab, case):
 
 @pytest.mark.long
 def test_an_exported_program_has_the_lines_and_layers_of_its_model(memlab):
-    # GIVEN a model, and what torch.export makes of it, as one module and as modules
+    # GIVEN a model, and its torch.export result, as one module and as modules
     eager_lines, eager_layers = held(memlab, "eager_blocks")
     assert eager_layers.keys() >= {"blocks.0", "blocks.0.norm", "blocks.1.up"}
     # WHEN each is run
@@ -111,5 +111,5 @@ def test_an_exported_program_has_the_lines_and_layers_of_its_model(memlab):
     # THEN lines and layers hold the same
     assert lines == eager_lines
     assert layers == eager_layers
-    # AND so do the layers of what PyTorch interprets
+    # AND so do the layers of the modules that PyTorch interprets
     assert held(memlab, "unflattened_blocks")[1] == eager_layers

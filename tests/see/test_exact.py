@@ -117,13 +117,13 @@ def test_used_memory_equals_cudas(memlab, env, tool):
 
 
 def test_an_out_of_memory_event_has_pytorchs_counts(memlab):
-    # GIVEN a program that runs out of memory, and asks PyTorch's counters at that moment
+    # GIVEN a program that runs out of memory, and reads PyTorch's counters at that moment
     run = memlab.python(PROGRAMS / "exhausted.py")
     assert run.code == 0, run.errors
     counted = json.loads(run.output)
     assert all(reserved > allocated > 0 for _, allocated, reserved in counted)
     assert len({tuple(counts) for counts in counted}) == 3
-    # THEN the trace has the same bytes asked for, allocated and reserved
+    # THEN the trace has the same requested, allocated and reserved bytes
     assert [event[4:7] for event in Trace(run.trace).events if event[0] == "oom"] == counted
     # AND so has the report
     ooms = memlab.report(run.trace)["ooms"]

@@ -58,7 +58,7 @@ def expandable(tmp_path_factory):
 
 
 def sums(rows, key, value, device=0):
-    """The sums by name on one device, without zeros."""
+    """Sums by name on one device, without zeros."""
     total = Counter()
     for row in rows:
         if row["device"] == device:
@@ -262,7 +262,7 @@ def test_perfetto_reads_the_run_over_time(trained):
     instants = {event.categories[0]: (time, event) for time, event in events["cuda:0 events"]}
     assert instants.keys() == {"peak", "oom"}
     assert instants["oom"][0] == start + report["ooms"][0]["time_ns"]
-    assert instants["oom"][1].name == "out of memory: 1.00 TiB asked for"
+    assert instants["oom"][1].name == "out of memory: 1.00 TiB requested"
     # AND the process and its threads have their names
     (process,) = (track.process for track in tracks if track.HasField("process"))
     assert (process.pid, process.process_name) == (report["process"]["pid"], "exported.py")
@@ -319,7 +319,7 @@ def test_two_moments_differ_by_the_kept_tensors(trained):
     done = subprocess.run(command, capture_output=True, text=True, env=trained.memlab.environment())
     assert done.returncode == 0, done.stderr
     diff = json.loads(done.stdout)
-    # Two more tensors of 3 MiB are kept, by one line.
+    # One line keeps two more tensors of 3 MiB.
     assert diff["lines"][0]["change_bytes"] == 6 << 20
     assert diff["lines"][0]["file"] == str(PROGRAM)
     lines = PROGRAM.read_text().splitlines()

@@ -12,7 +12,7 @@ PROGRAM = PROGRAMS / "findings.py"
 
 
 def reports(memlab, *programs, **options):
-    """The reports of programs that run one after the other, by name, and their output."""
+    """Reports of programs that run one after the other, by name, and their output."""
     env = {"MEMLAB_OUTPUT": str(memlab.folder / "%p.jsonl")} | options.pop("env", {})
     run = memlab.python(PROGRAM, *programs, env=env, **options)
     assert run.code == 0, run.errors
@@ -25,7 +25,7 @@ def kinds(report):
 
 
 def line_of(text):
-    """The number of the program's line that contains this text."""
+    """Number of the program's line that contains this text."""
     lines = PROGRAM.read_text().splitlines()
     (number,) = [number for number, line in enumerate(lines, 1) if text in line]
     return f"findings.py:{number}"
@@ -60,7 +60,7 @@ def test_leaks_are_found_with_their_cause_and_remedy(memlab):
     view = subprocess.run(
         [memlab.command, "view", "--once", "--size", "600x40", trace], capture_output=True, text=True
     ).stdout
-    assert text.index("What to look at") < text.index("=== Device")
+    assert text.index("Findings") < text.index("=== Device")
     assert "never used by backward" in " ".join(text.split())
     assert "never used by backward" in page and "never used by backward" in view
 
@@ -73,17 +73,17 @@ def test_holes_are_found_and_expandable_segments_close_them(memlab):
 
 
 def test_a_failed_first_allocation_is_found_with_the_other_process(memlab):
-    # GIVEN a card of 4 GiB of which another process holds 3, and a program whose first allocation is 2
+    # GIVEN a card of 4 GiB, another process that holds 3 GiB, and a program whose first allocation is 2 GiB
     found, printed = reports(memlab, "crowded", memory="4GiB")
     report = found["crowded"]
     # THEN both are found, the other process with its pid
     assert kinds(report) == ["out_of_memory", "other_processes"], report["findings"]
     failure, others = report["findings"]
-    assert f"{line_of('torch.empty(2048')} crowded asked for 2.00 GiB with 0 B allocated" in failure["what"]
+    assert f"{line_of('torch.empty(2048')} crowded requested 2.00 GiB with 0 B allocated" in failure["what"]
     assert f"pid {printed['other']}" in failure["next"] and f"pid {printed['other']}" in others["what"]
     (device,) = report["devices"]
     assert (device["index"], device["allocations"]) == (0, 0) and "SimGPU" in device["name"]
-    # AND every report says what happened
+    # AND every report shows it
     for command in [["report"], ["report", "--html", "-"], ["view", "--once", "--size", "200x40"]]:
         shown = subprocess.run([memlab.command, *command, report["trace"]["path"]], capture_output=True, text=True).stdout
         assert "Out of memory" in shown and "2.00 GiB" in shown, (command, shown)

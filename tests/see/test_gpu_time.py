@@ -1,4 +1,4 @@
-"""What runs on the GPU, and for how long, by the place that launched it: through CUPTI, here the simulated card's."""
+"""GPU time by the place that launched the work, measured through CUPTI, here the simulated card's."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ def run(memlab, case, *out, env=TIMED, code=0, **options):
 
 
 def kernels(report):
-    """Calls by name, without what their templates are filled with, in which demanglers differ."""
+    """Calls by name, without template arguments, which demanglers print differently."""
     calls = Counter()
     for row in report["kernels"]:
         if row["kind"] == "kernel":
@@ -36,14 +36,14 @@ def base(name):
 
 
 def test_kernels_are_those_of_the_profiler(memlab):
-    # GIVEN the steps of a training as torch.profiler sees them
+    # GIVEN a training's steps as torch.profiler sees them
     out = memlab.folder / "seen.json"
     run(memlab, "profiled", out, env={})
     seen = json.loads(out.read_text())
     # WHEN memlab records the training without these steps, and with as many
     before, _ = run(memlab, "short")
     after, _ = run(memlab, "plain")
-    # THEN it has the same kernels, as often, AND as long, but for how the profiler's clock is converted
+    # THEN it has the same kernels and calls, AND the same times, except for the profiler's clock conversion
     expected, nanoseconds = Counter(), 0
     for name, calls, microseconds in seen:
         if not name.startswith(("Memcpy", "Memset")):
@@ -55,10 +55,10 @@ def test_kernels_are_those_of_the_profiler(memlab):
 
 
 def test_time_sums_up_and_belongs_to_lines_and_layers(memlab):
-    # GIVEN a training that is recorded with its times
+    # GIVEN training that is recorded with its times
     report, done = run(memlab, "plain")
     assert "memlab" not in done.errors, done.errors
-    # WHEN the report is made; THEN lines, layers, and kernels with copies each sum to the device's time
+    # WHEN memlab reports on it; THEN lines, layers, and kernels with copies each sum to the device's time
     device = report["devices"][0]
     total = device["gpu_time_ns"]
     assert total > 0
@@ -79,7 +79,7 @@ def test_time_sums_up_and_belongs_to_lines_and_layers(memlab):
     # AND copies have their direction and bytes
     to_device = [row for row in report["copies"] if (row["from"], row["to"]) == ("pageable", "device")]
     assert sum(row["bytes"] for row in to_device) > 0
-    # AND without --time there is none
+    # AND without --time the report has none
     untimed, _ = run(memlab, "plain", env={})
     assert untimed["devices"][0]["gpu_time_ns"] is None
     assert untimed["kernels"] == untimed["copies"] == []
@@ -102,7 +102,7 @@ def test_a_graph_counts_where_it_was_captured(memlab):
     # GIVEN a captured forward that is replayed five times; WHEN it is recorded
     before, _ = run(memlab, "short")
     after, _ = run(memlab, "graphed")
-    # THEN its kernels ran five times, on the lines and layers of the model, and nothing on the line that replays it
+    # THEN its kernels ran five times, on the lines and layers of the model, and none on the line that replays it
     assert time_of(after, "graph.replay()") == 0
     forward = "return x + torch.tanh(self.up(self.norm(x)))"
     assert time_of(after, forward) > time_of(before, forward)
@@ -121,7 +121,7 @@ def test_a_graph_counts_where_it_was_captured(memlab):
 def test_time_by_step_and_how_busy_the_device_is(memlab):
     # GIVEN six steps; WHEN they are recorded
     report, _ = run(memlab, "plain")
-    # THEN each has the same kernels, but for what comes before the first and after the last
+    # THEN each has the same kernels, except for work before the first and after the last
     device, steps = report["devices"][0], report["gpu_steps"]
     assert [row["first_step"] for row in steps] == list(range(len(steps))) and len(steps) in (6, 7)
     assert all(row["steps"] == 1 for row in steps)
@@ -129,23 +129,23 @@ def test_time_by_step_and_how_busy_the_device_is(memlab):
     assert sum(row["gpu_time_ns"] for row in steps) == device["gpu_time_ns"]
     copied = sum(row["bytes"] for row in report["copies"] if row["to"] == "device" and row["from"] in ("pageable", "pinned"))
     assert sum(row["copied_to_device_bytes"] for row in steps) == copied > 0
-    # AND the device is busy for no longer than its work took together, and waits for the program's Python
+    # AND the device's busy time is at most the sum of its work's times, and it waits for the program's Python
     assert 0 < device["gpu_busy_ns"] <= device["gpu_time_ns"]
     assert device["gpu_waits_for_host_ns"] > 0
     assert device["gpu_idle_ns"] >= 0
 
 
 def test_some_steps_are_recorded_as_if_all_were(memlab):
-    # GIVEN 24 steps that are all recorded; WHEN one of four is
+    # GIVEN 24 recorded steps; WHEN only every fourth is recorded
     complete, _ = run(memlab, "long")
     sampled, done = run(memlab, "long", env=TIMED | {"MEMLAB_TIME_EVERY": "4", "MEMLAB_TIMELINE": "all"})
     assert "memlab" not in done.errors, done.errors
-    # THEN each four in a row have one, the first the first, AND it has all of its kernels
+    # THEN each group of four has one, starting with the first step, AND it has all of its kernels
     calls = {row["first_step"]: row["calls"] for row in complete["gpu_steps"]}
     recorded = {row["first_step"]: row["calls"] for row in sampled["gpu_steps"]}
     assert sorted(step // 4 for step in recorded) == list(range(6)) and 0 in recorded
     assert recorded.items() <= calls.items()
-    # AND what is summed up is of these steps
+    # AND the sums cover these steps
     sums_up(sampled)
     assert sum(recorded.values()) == sum(row["calls"] for row in sampled["kernels"] + sampled["copies"])
     assert [report["devices"][0]["gpu_timed_steps"] for report in (complete, sampled)] == [24, 6]
@@ -153,15 +153,15 @@ def test_some_steps_are_recorded_as_if_all_were(memlab):
         [memlab.command, "report", memlab.folder / "long.jsonl"], capture_output=True, text=True, check=True
     )
     assert "kernels, copies and fills, of 6 of 24 steps" in text.stdout
-    # AND the time between them counts nowhere: not as waiting for the host either
-    if not ON_GPU:  # There, kernels run on after the step that launched them.
+    # AND the time between them does not count, not even as waiting for the host
+    if not ON_GPU:  # On a card, kernels run on after the step that launched them.
         device = sampled["devices"][0]
         shares = sum(device[f"gpu_{share}_ns"] for share in ("busy", "waits_for_host", "idle"))
         assert shares == sum(end - begin for begin, end in stretches(memlab.folder / "long.jsonl", set(recorded)))
 
 
 def stretches(trace, recorded):
-    """From the beginning of the first piece of work to the end of the last, for each row of recorded steps."""
+    """Time from the beginning of the first piece of work to the end of the last, for each group of recorded steps."""
     events = [json.loads(line) for line in trace.read_text().splitlines() if line.startswith("[")]
     ends = [event[1] for event in events if event[0] == "step"]
     ran = [(start, start + long) for start, long in (event[4:6] for event in events if event[0] == "ran")]
@@ -176,8 +176,8 @@ def stretches(trace, recorded):
     return found
 
 
-def test_a_number_of_steps_that_is_none_is_said(memlab):
-    # GIVEN nonsense for a number; THEN memlab says so in a line, AND records all steps
+def test_a_wrong_number_of_steps_is_reported(memlab):
+    # GIVEN an invalid number; THEN memlab reports it in one line, AND records all steps
     for text in ("0", "often"):
         report, done = run(memlab, "plain", env=TIMED | {"MEMLAB_TIME_EVERY": text})
         assert f'MEMLAB_TIME_EVERY is "{text}", not a number of steps' in done.errors
@@ -186,7 +186,7 @@ def test_a_number_of_steps_that_is_none_is_said(memlab):
 
 @pytest.mark.parametrize("timeline", ["", "600", "all", "0"])
 def test_the_timeline(memlab, timeline):
-    # GIVEN a training with all of a timeline, its last minutes or seconds, or none
+    # GIVEN training with a complete timeline, one of its last minutes or seconds, or none
     report, _ = run(memlab, "plain", env=TIMED | {"MEMLAB_TIMELINE": timeline})
     tracks, events = read_perfetto(export(memlab, memlab.folder / "plain.jsonl", "perfetto"))
     streams = [track.name for track in tracks if " stream " in track.name and not track.name.endswith("layers")]
@@ -194,20 +194,20 @@ def test_the_timeline(memlab, timeline):
     if timeline == "0":
         assert begun == []
         return
-    # WHEN it is exported; THEN each kernel and copy is there, with its line and layer
+    # WHEN it is exported; THEN each kernel and copy is in it, with its line and layer
     calls = Counter({"copy": sum(row["calls"] for row in report["copies"])})
     for row in report["kernels"]:
         calls[row["kind"]] += row["calls"]
     found = Counter(event.categories[0] for event in begun)
     if not timeline:
-        # How much the last five seconds are depends on the machine.
+        # The content of the last five seconds depends on the machine.
         assert begun and found <= calls
         return
     assert found == calls
     facts = [{fact.name: fact.string_value for fact in event.debug_annotations} for event in begun]
     assert {"0.norm", "1.up"} <= {fact.get("layer") for fact in facts}
     assert {"forward", "backward", "optimizer"} <= {fact["phase"] for fact in facts}
-    # AND layers are on a track of their own
+    # AND layers have a separate track
     layers = [event.name for name in streams for _, event in events[f"{name}, layers"] if event.name]
     assert {"0.norm", "0.up", "1.norm", "1.up"} <= set(layers)
     # AND kernels lie within the steps that launched them, or after
@@ -220,7 +220,7 @@ def test_threads_and_a_fork(memlab):
     report, _ = run(memlab, "threads")
     sums_up(report)
     assert sum(row["gpu_time_ns"] > 0 for row in report["layers"] if row["root_type"] == "Linear") == 4
-    # GIVEN a child that does nothing with CUDA; THEN the parent goes on
+    # GIVEN a child that does not use CUDA; THEN the parent continues
     report, _ = run(memlab, "forked")
     sums_up(report)
     alone, _ = run(memlab, "plain")
@@ -237,13 +237,13 @@ def test_two_devices_have_times_of_their_own(memlab):
 
 @pytest.mark.long
 def test_the_programs_profiler_goes_first(memlab):
-    # GIVEN what torch.profiler sees of some steps without memlab's times
+    # GIVEN torch.profiler's record of some steps without memlab's times
     out = memlab.folder / "seen.json"
     run(memlab, "profiled", out, env={})
     alone = sorted((name, calls) for name, calls, _ in json.loads(out.read_text()))
-    # WHEN the program profiles itself in the middle of a run that is recorded with times
+    # WHEN the program profiles itself midway through a run that is recorded with times
     report, done = run(memlab, "interrupted", out)
-    # THEN it sees the same, AND memlab says so, once
+    # THEN its profile is the same, AND memlab reports the profiler once
     assert sorted((name, calls) for name, calls, _ in json.loads(out.read_text())) == alone
     assert done.errors.count("profiles itself with CUPTI") == 1
     # AND memlab has recorded before and (or the program would have waited) after
@@ -254,7 +254,7 @@ def test_a_killed_program_has_what_was_written(memlab):
     # GIVEN a program that is killed; WHEN it is recorded; THEN the trace has the sums written until then
     report, _ = run(memlab, "killed", code=-9)
     assert report["devices"][0]["gpu_time_ns"] > 0
-    # AND the report counts the steps whose records are complete: the last ones are not among them
+    # AND the report counts the steps with complete records, which exclude the last ones
     timed, steps = report["devices"][0]["gpu_timed_steps"], len(report["steps"])
     assert timed < steps
     trace = memlab.folder / "killed.jsonl"

@@ -1,4 +1,4 @@
-"""GPU time as it is shown: on the page of the report, and in a comparison of two runs."""
+"""GPU time on the page of the report, and in a comparison of two runs."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ PROGRAM = PROGRAMS / "timed.py"
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A training that is recorded for three steps, for six, and for three without times."""
+    """Training runs recorded for three steps, for six, and for three without times."""
     memlab = Memlab(tmp_path_factory.mktemp("timed"))
     traces = {}
     for name, case, env in [
@@ -43,7 +43,7 @@ def diff(runs, before, after):
 
 
 def test_a_comparison_has_gpu_time(runs):
-    # GIVEN three steps of a training, and six; WHEN the runs are compared
+    # GIVEN three steps of a training run, and six; WHEN the runs are compared
     memlab, traces = runs
     short, long = memlab.report(traces["short"]), memlab.report(traces["long"])
     times = diff(runs, "short", "long")["gpu_time"]
@@ -54,11 +54,11 @@ def test_a_comparison_has_gpu_time(runs):
     for rows in ("lines", "library_lines", "layers", "kernels"):
         for key in ("before_ns", "after_ns", "change_ns"):
             assert sum(row[key] for row in times[rows]) == times[key], (rows, key)
-    # AND a layer has what it has in each report
+    # AND a layer's times are those of each report
     layer = next(row for row in times["layers"] if row["name"] == "0.up")
     expected = [next(row["gpu_time_ns"] for row in report["layers"] if row["name"] == "0.up") for report in (short, long)]
     assert [layer["before_ns"], layer["after_ns"]] == expected
-    # AND the greatest change comes first; AND the text has it
+    # AND the greatest change comes first, also in the text
     changes = [abs(row["change_ns"]) for row in times["kernels"]]
     assert changes == sorted(changes, reverse=True) and changes[0] > 0
     text = answer(memlab, "diff", traces["short"], traces["long"])
@@ -76,7 +76,7 @@ def test_a_comparison_needs_two_runs_with_times(runs):
 
 @pytest.mark.skipif(find_chromium() is None, reason="no Chromium: 'tests/chromium.sh .venv' gets one from npm")
 def test_the_page_has_a_chapter(runs):
-    # GIVEN the page of a training with times, in a browser
+    # GIVEN the page of a training run with times, in a browser
     memlab, traces = runs
     report = memlab.report(traces["long"])
     paths = {name: memlab.folder / f"{name}.html" for name in ("long", "untimed")}
@@ -95,13 +95,13 @@ def test_the_page_has_a_chapter(runs):
             sums[table] = sum(cells)
         assert sums["GPU time by layer"] == sums["GPU time by line"] == total
         assert sums["GPU time by kernel"] + sums["copies and fills"] == total
-        # AND a kernel has its whole name where it is pointed at
+        # AND pointing at a kernel shows its full name
         names = page.evaluate(rows.format("GPU time by kernel") + ".map(row => row.cells[4].title)")
         assert sorted(names) == sorted(row["name"] for row in report["kernels"] if row["kind"] == "kernel")
         # AND the page fits a narrow window
         page.resize(400)
         assert page.evaluate("document.documentElement.scrollWidth") <= 400
-        # AND without times there is no chapter
+        # AND without times the page has no such chapter
         titles = "Array.from(document.querySelectorAll('h3'), title => title.textContent)"
         assert "GPU time" in page.evaluate(titles)
         assert "GPU time" not in browser.open(paths["untimed"]).evaluate(titles)

@@ -34,7 +34,7 @@ def browser():
 
 @pytest.fixture(scope="module")
 def training(tmp_path_factory):
-    """The page of a training of twenty steps, and its JSON report."""
+    """The page of twenty training steps, and its JSON report."""
     memlab = Memlab(tmp_path_factory.mktemp("training"))
     run = memlab.python(*GPT, "--steps", "20", fresh=True)
     assert run.code == 0, run.errors

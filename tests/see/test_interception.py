@@ -43,7 +43,7 @@ def test_plain_programs(memlab, allocations, way):
             assert device == (-1 if kind in ("pinned", "registered") else 0)
         elif event[0] == "d-":
             live[event[5], sizes.pop((event[5], event[4]))] -= 1
-    # AND the live memory is what the program keeps, each block once
+    # AND the live memory is the program's kept memory, each block once
     kept = Counter()
     for line in run.output.splitlines():
         kind, size = line.split()

@@ -54,7 +54,7 @@ def test_a_missing_pytorch_function_is_reported(memlab):
     load = f"import ctypes; ctypes.CDLL({str(library)!r}); "
     take = "ctypes.CDLL(None).cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(4096))"
     run = memlab.python("-c", load + take, fresh=True)
-    # THEN memlab reports once for each effect, on stderr, in the trace and in the report, what is missing
+    # THEN memlab reports the missing function once for each effect, on stderr, in the trace and in the report
     said = [
         "PyTorch 2.4 has no at::cuda::getCurrentCUDABlasHandle(): cuBLAS workspaces count as memory of the line that first "
         "needed them (activations, gradients)",
@@ -83,7 +83,7 @@ def test_communication(memlab, mode):
         assert held["ddp_bucket"] + held["communication"] == live >= held["ddp_bucket"] >= model
         assert held["parameter"] == held["gradient"] == held["optimizer_state"] == model
     elif mode == "views":
-        # AND buckets that are the gradients are gradients
+        # AND buckets whose memory is the gradients' count as gradients
         assert held["ddp_bucket"] + held["communication"] < model < live + 1
         assert held["parameter"] == held["optimizer_state"] == model
         # Some versions of PyTorch keep the first buckets, which held the gradients at first.

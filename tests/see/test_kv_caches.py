@@ -1,4 +1,4 @@
-"""Key-value caches are a category: those of Hugging Face, of vLLM and SGLang, and of programs of one's own."""
+"""Key-value caches are a category: those of Hugging Face, of vLLM and SGLang, and custom ones."""
 
 import json
 import os
@@ -23,7 +23,7 @@ TINY_LLAMA = {
     "torch_dtype": "bfloat16",
     "tie_word_embeddings": False,
 }
-# Pythons that have vLLM and SGLang, for which the tests' own environment is too small.
+# Pythons with vLLM and SGLang, which do not fit into the tests' own environment.
 VLLM_PYTHON = os.environ.get("MEMLAB_VLLM_PYTHON")
 SGLANG_PYTHON = os.environ.get("MEMLAB_SGLANG_PYTHON")
 
@@ -33,22 +33,22 @@ def by_category(report, figure):
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "static", "own"])
-def test_a_cache_is_told_to_the_byte(memlab, kind):
+def test_a_cache_is_measured_to_the_byte(memlab, kind):
     if kind != "own":
         pytest.importorskip("transformers")
-    # GIVEN a program that holds a cache at its end: what generate() has kept, or buffers of a module called KVCache
+    # GIVEN a program that holds a cache at its end: one that generate() has kept, or buffers of a module called KVCache
     run = memlab.python(PROGRAMS / "kv_caches.py", kind)
     assert run.code == 0, run.errors
     said = json.loads(run.output.splitlines()[-1])
     assert said["cache"] > 30_000 and said["tensors"] >= 2
-    # THEN the category has what is in the cache, and no more
+    # THEN the category has exactly the cache's bytes
     held = by_category(memlab.report(run.trace), "bytes_at_end")
     assert held["kv_cache"] == said["cache"]
 
 
 def test_a_cache_of_a_training_is_activations(memlab):
     pytest.importorskip("transformers")
-    # GIVEN a training that leaves `use_cache` as it is, so that forward fills a cache
+    # GIVEN training with the default `use_cache`, so that forward fills a cache
     run = memlab.python(PROGRAMS / "kv_caches.py", "trained")
     assert run.code == 0, run.errors
     said = json.loads(run.output.splitlines()[-1])
@@ -61,7 +61,7 @@ def test_a_cache_of_a_training_is_activations(memlab):
 
 @pytest.mark.parametrize("package", ["vllm", "sglang"])
 def test_servers_have_caches_and_workspaces(memlab, package):
-    # GIVEN a server whose engine runs in a process of its own, under `memlab run`
+    # GIVEN a server with a separate engine process, under `memlab run`
     command = (memlab.command, "run", "-o", "%p.jsonl", "--", PYTHON, PROGRAMS / "servers.py", package)
     run = memlab.run(*command, preload=False)
     assert run.code == 0, run.errors
@@ -71,7 +71,7 @@ def test_servers_have_caches_and_workspaces(memlab, package):
     assert {name: held[name] for name in said if name != "workspace"} == {
         name: nbytes for name, nbytes in said.items() if name != "workspace"
     }
-    # cuBLAS's workspaces come on top.
+    # cuBLAS's workspaces are additional.
     assert held["workspace"] >= said["workspace"]
     assert held["parameter"] == 256 * 256 * 4
 
@@ -91,7 +91,7 @@ def test_vllm_itself(memlab):
     command = (memlab.command, "run", "-o", "%p.jsonl", "--", VLLM_PYTHON, script)
     run = memlab.run(*command, preload=False, env={"VLLM_USE_FLASHINFER_SAMPLER": 0})
     assert run.code == 0, run.errors
-    # THEN the trace is that of its engine's process, and the cache has what vLLM was told to give it, but for part of a page
+    # THEN the trace is that of its engine's process, and the cache has vLLM's configured size, except for part of a page
     held = by_category(memlab.report(run.trace), "bytes_at_peak")
     assert (256 << 20) * 0.99 < held["kv_cache"] <= 256 << 20
     # Two embeddings, and four blocks of QKV, output, gate and up, and down, in bfloat16; norms take 512 bytes each.
@@ -106,6 +106,6 @@ def test_pools_of_sglang_itself(memlab):
     assert run.code == 0, run.errors
     said = json.loads(run.output.splitlines()[-1])
     assert said["tensors"] > 6
-    # THEN all that they hold is the cache, to the byte
+    # THEN all of their memory is the cache, to the byte
     held = by_category(memlab.report(run.trace), "bytes_at_end")
     assert held["kv_cache"] == said["cache"]

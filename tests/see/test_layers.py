@@ -116,8 +116,7 @@ def test_replicas_have_the_names_of_their_model(memlab):
 
 @pytest.fixture
 def odd_modules(memlab):
-    """The report of a training of unusual modules, the rows of its layers, without what is outside, and the bytes of its
-    parameters."""
+    """Report of training unusual modules: its layer rows without those outside layers, and the bytes of its parameters."""
 
     def report(kind):
         run = memlab.python(PROGRAMS / "odd_modules.py", kind, env={"MEMLAB_TIME": "1"})
@@ -133,17 +132,17 @@ def at_peak(report, category):
 
 
 def test_modules_that_are_called_one_by_one_are_counted_once(odd_modules):
-    # GIVEN a list of modules, which are called one by one
+    # GIVEN a list of modules that are called one by one
     report, layers, parameters = odd_modules("one_by_one")
-    # THEN their parameters are counted at the modules, AND not at the list as well
+    # THEN their parameters count in the modules, AND not in the list as well
     assert sum(row["parameter_bytes"] for row in report["layers"]) == parameters
     assert {row["root_type"] for row in layers} == {"EmbeddingBag"}
 
 
 def test_the_bytes_of_parameters_are_those_of_their_blocks(odd_modules):
-    # GIVEN a parameter of 51,463,168 bytes, for which PyTorch's allocator takes 52,428,800
+    # GIVEN a parameter of 51,463,168 bytes, for which PyTorch's allocator uses a block of 52,428,800
     report, (layer,), parameters = odd_modules("large")
-    # THEN its layer holds what was taken for it, and its gradient
+    # THEN its layer holds the bytes of the block, and of its gradient
     assert parameters <= 51_463_168 < layer["parameter_bytes"] == at_peak(report, "parameter") == 52_428_800
     assert layer["gradient_bytes"] == 52_428_800
 
@@ -154,16 +153,17 @@ def test_sparse_gradients_belong_to_their_layer(odd_modules):
     assert layer["gradient_bytes"] == at_peak(report, "gradient") > 0
 
 
-def test_a_class_with_a_call_of_its_own_has_its_layers(odd_modules):
+def test_a_class_with_its_own_call_has_its_layers(odd_modules):
     # GIVEN a model whose class does not use PyTorch's `__call__`
     _, layers, parameters = odd_modules("own_call")
-    # THEN its layers are named in it
+    # THEN its layers are named within it
     assert {(row["root_type"], row["name"]) for row in layers} == {("Called", "first"), ("Called", "second")}
     assert sum(row["parameter_bytes"] for row in layers) == parameters
 
 
 def test_layers_sum_to_the_device(odd_modules):
-    # GIVEN a training that also allocates outside of layers; THEN a row has that, and all rows sum to the device's figures
+    # GIVEN training that also allocates outside of layers; THEN one row has that memory, and all rows sum to the device's
+    # figures
     report, layers, _ = odd_modules("one_by_one")
     (device,) = report["devices"]
     (outside,) = [row for row in report["layers"] if row not in layers]

@@ -1,4 +1,4 @@
-"""Every allocation is counted at a line, and at the program's own line wherever the program is installed."""
+"""Every allocation counts at a line, and at the program's own line wherever the program is installed."""
 
 import json
 import shutil
@@ -80,7 +80,7 @@ def test_the_programs_lines_count_wherever_it_is_installed(memlab, packages, way
 
 
 def test_every_allocation_has_a_line(memlab, packages):
-    # GIVEN a library's thread, which no line of the program called, and generated code without a caller
+    # GIVEN a library's thread that no line of the program called, and generated code without a caller
     script = memlab.folder / "train.py"
     script.write_text(
         dedent("""\
@@ -95,7 +95,8 @@ def test_every_allocation_has_a_line(memlab, packages):
         thread.join()
         """)
     )
-    # THEN the first counts at the library's line, before the standard library's; the second at that, before generated code
+    # THEN the thread counts at the library's line, not the standard library's; the generated code at the standard library's
+    # line
     trace = run(memlab, packages, script)
     (library, *of_library, size), (python, *_, python_size) = lines_of(memlab, trace)
     assert (library, of_library, size) == (str(packages / "gpulib.py"), ["allocate", 14], 1024)
@@ -138,7 +139,7 @@ def test_cells_have_their_notebook_numbers(memlab, packages):
         run("<magic-timeit>", 16384)
         """)
     )
-    # THEN lines are named by the number of the cell, and those that IPython does not know by their files
+    # THEN lines have the number of their cell, and those that IPython does not know have their file
     trace = run(memlab, packages, script)
     expected = [("In[3]", 2, 1024), ("In[4]", 2, 2048), ("In[5]", 3, 4096), ("/tmp/ipykernel_7/456.py", 2, 8192)]
     expected.append(("In[6]", 3, 16384))
@@ -146,8 +147,8 @@ def test_cells_have_their_notebook_numbers(memlab, packages):
 
 
 def test_endlessly_generated_code_is_merged_into_one_line(memlab, packages):
-    # GIVEN a program that generates code all the time, each time under a new name, and keeps it (code that takes the place
-    # of freed code, with its names, cannot be told from it)
+    # GIVEN a program that constantly generates code, each time under a new name, and keeps it (code that replaces freed
+    # code, with its names, cannot be distinguished from it)
     script = memlab.folder / "made.py"
     script.write_text(
         dedent("""\

@@ -1,4 +1,4 @@
-"""`memlab run --notify` and `--webhook`: somebody is told while the program runs, and the program knows nothing of it."""
+"""`memlab run --notify` and `--webhook`: notices go out while the program runs, unseen by the program."""
 
 import contextlib
 import itertools
@@ -23,7 +23,7 @@ from conftest import PYTHON, RELEASE
 from waiting import HANG_SECONDS, wait_until
 
 MIB = 1 << 20
-# It goes on until it is told that each kind of notice has come, and says so.
+# Continues until each kind of notice has arrived, and prints it.
 PROGRAM = """
 import os, sys, time, torch
 print("begins", flush=True)
@@ -83,10 +83,11 @@ def told(memlab):
     return latest, Counter(notice["notice"] for notice in notices)
 
 
-def test_a_command_is_told_while_the_program_runs(memlab):
-    """GIVEN a program that leaks, leaves little free, runs out of memory twice, and waits until that was told
-    WHEN it runs with a command to be told
-    THEN each is told, with figures of the trace, in the environment and as JSON (a leak again, if it doubles)."""
+def test_a_command_is_notified_while_the_program_runs(memlab):
+    """GIVEN a program that leaks, leaves little free, runs out of memory twice, and waits for the notices
+    WHEN it runs with a notify command
+    THEN the command receives each notice, with the trace's figures, in the environment and as JSON (a second leak notice, if
+    the leak doubles)."""
     command = 'cat >> told; env | grep ^MEMLAB_ > $$; echo "to the terminal: $MEMLAB_NOTICE"; mv $$ $MEMLAB_NOTICE'
     run = record(memlab, "--notify", command, "--notify-free", "1.8GiB", waits_for=KINDS)
     assert (run.code, run.output.split("\n")[:2]) == (7, ["begins", "saw leak low-memory out-of-memory"]), run.errors
@@ -101,7 +102,7 @@ def test_a_command_is_told_while_the_program_runs(memlab):
     message, what = (text.replace(" 2 times, first", "") for text in (oom["message"], findings["out_of_memory"]["what"]))
     assert (oom["bytes"], message) == (64 << 30, what)
     assert leak["bytes"] % MIB == 0 and "program.py:11 <module> held" in leak["message"]
-    # It may fall further after that was told.
+    # Free memory may fall further after the notice.
     assert (2 << 30) - device["peak_used_bytes"] <= low["bytes"] < 1.8 * (1 << 30)
     assert low["bytes"] <= low["total_bytes"] - low["used_bytes"]
     assert {notice["pid"] for notice in notices.values()} == {report["process"]["pid"]}
@@ -116,13 +117,13 @@ def test_a_command_is_told_while_the_program_runs(memlab):
     assert [int(variables[name]) for name in ("MEMLAB_PID", "MEMLAB_DEVICE", "MEMLAB_BYTES", "MEMLAB_STEPS")] == [
         leak[name] for name in ("pid", "device", "bytes", "steps")
     ]
-    # What it prints is no output of the program.
+    # The command's output is not the program's.
     assert "to the terminal: leak" in run.errors and "to the terminal" not in run.output
 
 
-def test_what_was_not_asked_for_is_not_told(memlab):
-    """GIVEN the same program WHEN a leak has to go on for longer, and no free memory is asked for
-    THEN only the out-of-memory is told."""
+def test_only_requested_notices_are_sent(memlab):
+    """GIVEN the same program WHEN the options require a longer leak, and no free memory
+    THEN only the out-of-memory notice is sent."""
     command = "cat >> told; touch $MEMLAB_NOTICE"
     run = record(memlab, "--notify", command, "--notify-leak-steps", 100, waits_for=["out-of-memory"])
     assert run.code == 7
@@ -130,9 +131,9 @@ def test_what_was_not_asked_for_is_not_told(memlab):
     assert count == {"out-of-memory": 1}
 
 
-def test_a_leak_is_told_again_when_as_much_again_has_grown(memlab):
-    """GIVEN a program that goes on to leak once it has been told WHEN it has leaked ten times as much
-    THEN it was told again, and each time of at least twice as much."""
+def test_a_leak_is_reported_again_once_it_has_doubled(memlab):
+    """GIVEN a program that continues to leak after its first notice WHEN it has leaked ten times as much
+    THEN further notices were sent, each with at least twice the bytes."""
     more = """
 for _ in range(400):
     kept.append(torch.zeros(1 << 18, device="cuda"))
@@ -155,7 +156,7 @@ while not os.path.exists("much"):
 @pytest.mark.long
 def test_a_command_that_fails_or_hangs_changes_nothing(memlab):
     """GIVEN a command that fails, and one that never ends
-    WHEN they are told THEN the program ends as without them, and a line says what became of each."""
+    WHEN they receive a notice THEN the program ends as without them, and one line reports each outcome."""
     failing = "touch $MEMLAB_NOTICE; exit 3"
     run = record(memlab, "--notify", failing, waits_for=["leak", "out-of-memory"])
     assert run.code == 7 and "saw" in run.output
@@ -171,7 +172,7 @@ def test_a_command_that_fails_or_hangs_changes_nothing(memlab):
 
 
 def running(group):
-    """The processes of a group that run; those that ended may wait for their parent to ask."""
+    """Running processes of a group; ended ones may wait for their parent to reap them."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # It has ended.
@@ -181,7 +182,7 @@ def running(group):
 
 
 class Hook(BaseHTTPRequestHandler):
-    """Refuses the first request, and takes the others."""
+    """Refuses the first request, and accepts the others."""
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["content-length"]))
@@ -215,8 +216,8 @@ def serve(server, certificate=None):
 
 
 def test_a_webhook_gets_the_same_and_is_asked_again(memlab, hook):
-    """GIVEN a server that cannot take the first request
-    WHEN a program runs out of memory THEN it is asked again, and gets the notice while the program runs."""
+    """GIVEN a server that cannot accept the first request
+    WHEN a program runs out of memory THEN memlab retries, and the server gets the notice while the program runs."""
     hook.answers = [503]
     run = record(memlab, "--webhook", serve(hook), "--notify-leak-steps", 100, waits_for=["out-of-memory"])
     assert run.code == 7 and "saw out-of-memory" in run.output, run.errors
@@ -229,15 +230,15 @@ def test_a_webhook_gets_the_same_and_is_asked_again(memlab, hook):
         "out-of-memory",
         64 << 30,
     )
-    # What chats show.
+    # The text that chats display.
     assert notice["message"] in notice["text"] and "program.py" in notice["text"]
     assert "webhook" not in run.errors
 
 
 @pytest.mark.long
 def test_a_webhook_over_https(memlab, hook, tmp_path):
-    """GIVEN a server with a certificate of one's own WHEN the machine trusts it THEN it gets the notice; if not, a line says
-    so, without what is secret in the address."""
+    """GIVEN a server with a self-signed certificate WHEN the machine trusts it THEN it gets the notice; otherwise one line
+    reports it, without the secret part of the address."""
     if shutil.which("openssl") is None:
         pytest.skip("there is no openssl to make a certificate")
     both = tmp_path / "both.pem"
@@ -257,7 +258,8 @@ def test_a_webhook_over_https(memlab, hook, tmp_path):
 
 @pytest.mark.long
 def test_a_webhook_that_nobody_answers(memlab):
-    """GIVEN an address without a server WHEN there is a notice THEN a line says so, and the program's end is its own."""
+    """GIVEN an address without a server WHEN a notice is sent THEN one line reports it, and the program's exit is
+    unaffected."""
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # The port is taken, and refuses connections.
         port = nobody.getsockname()[1]
@@ -266,9 +268,9 @@ def test_a_webhook_that_nobody_answers(memlab):
     assert code == 7
 
 
-def test_a_command_is_told_under_the_dashboard(memlab):
+def test_a_command_is_notified_under_the_dashboard(memlab):
     """GIVEN a program under the dashboard WHEN it runs out of memory
-    THEN a command is told, and what it prints is not on the screen."""
+    THEN a command gets the notice, and its output is not on the screen."""
     script = memlab.folder / "program.py"
     script.write_text(dedent(PROGRAM))
     command = "echo SHOULD NOT BE SEEN; cat >> told; touch out-of-memory"
@@ -298,7 +300,7 @@ def test_a_command_is_told_under_the_dashboard(memlab):
     assert b"SHOULD NOT BE SEEN" not in screen
 
 
-def test_options_without_anybody_to_tell_are_refused():
+def test_options_without_a_receiver_are_refused():
     for options, said in (
         (["--notify-free", "1GiB"], "--notify <CMD>|--webhook <URL>"),
         (["--webhook", "x"], "https://host"),

@@ -1,4 +1,4 @@
-"""Memory that libraries of arrays take from the driver (CuPy, Numba, JAX) has a line, a layer and a category of its own."""
+"""Memory that array libraries (CuPy, Numba, JAX) allocate from the driver has a line, a layer and a separate category."""
 
 import json
 import subprocess
@@ -38,7 +38,7 @@ def lines_of(report):
 
 
 def test_a_program_without_pytorch(memlab, library):
-    # GIVEN a program that takes two arrays from the driver and gives one back
+    # GIVEN a program that allocates two arrays from the driver and frees one
     run = memlab.python(PROGRAM, "alone", library("runtime.so"))
     assert run.code == 0, run.errors
     report = memlab.report(run.trace)
@@ -47,39 +47,39 @@ def test_a_program_without_pytorch(memlab, library):
     kept, gone = lines[line_with("# kept")], lines[line_with("# gone")]
     assert (kept["live_bytes_at_peak"], kept["live_bytes_at_end"]) == (64 * MIB, 64 * MIB)
     assert (gone["live_bytes_at_peak"], gone["live_bytes_at_end"]) == (96 * MIB, 0)
-    # AND their memory is that of other arrays, not of workspaces
+    # AND their memory is in the category of other arrays, not of workspaces
     assert category(report, "other_arrays") == (160 * MIB, 64 * MIB)
     assert category(report, "workspace") == (0, 0)
     assert report["findings"] == []
 
 
 def test_beside_pytorch(memlab, library):
-    # GIVEN a module whose forward takes an array from another library
+    # GIVEN a module whose forward allocates an array of another library
     run = memlab.python(PROGRAM, "beside", library("runtime.so"))
     assert run.code == 0, run.errors
     report = memlab.report(run.trace)
     (device,) = report["devices"]
-    # THEN what PyTorch allocated is as PyTorch says, and the array is beside it with its line and layer
+    # THEN PyTorch's allocated bytes are unchanged, and the array is beside them with its line and layer
     assert device["allocated_bytes"] == int(run.output)
     assert category(report, "other_arrays")[1] == 24 * MIB
     assert lines_of(report)[line_with("# in a layer")]["live_bytes_at_end"] == 24 * MIB
     assert [layer["live_bytes_at_end"] for layer in report["layers"] if layer["type"] == "Rows"] == [24 * MIB + 4 * MIB]
-    # AND so it is in a report of the last moment, whose shares are of all that lines hold
+    # AND so it is in a report of the last moment, whose shares are of the memory of all lines
     at_end = subprocess.run([memlab.command, "report", run.trace, "--at", "end", "--json"], capture_output=True, check=True)
     held = {line["line"]: line["live_bytes"] for line in json.loads(at_end.stdout)["lines"]}
     assert held[line_with("# in a layer")] == 24 * MIB
     text = subprocess.run([memlab.command, "report", run.trace], capture_output=True, text=True, check=True).stdout
     assert "of held" in text and "75 %" in text and "300 %" not in text
-    # AND the categories sum to what the device has in use
+    # AND the categories sum to the device's used bytes
     assert sum(category["bytes_at_end"] for category in report["categories"]) == device["used_bytes"]
 
 
 def test_a_pool_of_jax_is_a_finding(memlab, library):
-    # GIVEN XLA's library, which takes three quarters of the card at once
+    # GIVEN XLA's library, which allocates three quarters of the card at once
     run = memlab.python(PROGRAM, "pool", library("xla_cuda_plugin.so"), memory="2GiB")
     assert run.code == 0, run.errors
-    # THEN the report says so, and how to let it take less
+    # THEN the report names it, and a way to limit it
     (finding,) = memlab.report(run.trace)["findings"]
     assert (finding["kind"], finding["bytes"]) == ("jax_pool", 1536 * MIB)
-    assert "JAX takes 1.50 GiB" in finding["what"]
+    assert "JAX reserves 1.50 GiB" in finding["what"]
     assert "XLA_PYTHON_CLIENT_PREALLOCATE=false" in finding["next"]

@@ -19,7 +19,7 @@ FLOAT = 4
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory):
-    """A package, made without memlab. The headers of CUDA come with Triton and PyTorch."""
+    """A package, built without memlab. CUDA's headers come with Triton and PyTorch."""
     triton = pytest.importorskip("triton")
     nvidia = pytest.importorskip("nvidia")
     folders = [file.parents[1] for root in nvidia.__path__ for file in Path(root).rglob("nv/target")]
@@ -37,7 +37,7 @@ def package(tmp_path_factory):
 
 
 def model_of(package):
-    """The lines of the function that runs the model, by number, from the source in a package."""
+    """Lines of the function that runs the model, by number, from the source in a package."""
     with zipfile.ZipFile(package) as archive:
         (source,) = (name for name in archive.namelist() if name.endswith(".wrapper.cpp"))
         lines = archive.read(source).decode().splitlines()
@@ -48,7 +48,7 @@ def model_of(package):
 
 def expected(lines):
     """(line, node, bytes) of each value that the model allocates, in order. Its node is the last one in the comment above
-    the first operation that uses the value; the bytes of operations that allocate by themselves are None."""
+    the first operation that uses the value. The bytes are None for operations that allocate their own result."""
     sizes, found, waiting, node = {}, [], {}, None
     for number, text in lines.items():
         array = re.search(r"int64_t (int_array_\d+)\[\] = \{(.*)\}", text)
@@ -74,7 +74,7 @@ def expected(lines):
 
 
 def recorded(trace):
-    """(line, node, bytes, layer, name of the calling layer) of what the package allocated, in order."""
+    """(line, node, bytes, layer, name of the calling layer) of the package's allocations, in order."""
     for event in trace.events:
         if event[0] != "a" or not event[6]:
             continue
@@ -86,7 +86,7 @@ def recorded(trace):
 @pytest.mark.long
 @pytest.mark.parametrize("preload", [True, False])
 def test_memory_belongs_to_the_nodes_that_a_package_names(memlab, package, preload):
-    # GIVEN a package, and what its source says of each value
+    # GIVEN a package, and the nodes of its values in its source
     values = expected(model_of(package))
     assert {"conv2d", "linear", "linear_1", "layer_norm"} <= {node for _, node, _ in values}
     # WHEN a program runs it, once alone and once in a model
@@ -105,7 +105,7 @@ def test_memory_belongs_to_the_nodes_that_a_package_names(memlab, package, prelo
     assert [entry for entry in placed if entry[0] in known] == [entry for entry in rounded if entry[2]] * 2
     (convolution,) = ((line, node) for line, node, size in values if size is None)
     assert convolution in {(line, node) for line, node, _, _ in found}
-    # AND the node is a layer: of its own, or of the module that calls the package
+    # AND the node is a layer, either a root or inside the module that calls the package
     for line, node, _, layer in found:
         assert layer in (node, f"inner.{node}"), (line, node, layer)
     assert {f"inner.{node}" for _, node, _ in values} <= {layer for *_, layer in found}
@@ -113,7 +113,7 @@ def test_memory_belongs_to_the_nodes_that_a_package_names(memlab, package, prelo
     report = memlab.report(done.trace)
     (device,) = report["devices"]
     assert device["allocated_bytes"] == out["allocated"]
-    # AND beside them the weights of the package, which takes its memory from the driver
+    # AND beside them the weights of the package, which it allocates from the driver
     (weights,) = (row["bytes_at_end"] for row in report["categories"] if row["name"] == "other_arrays")
     assert out["weights"] <= weights < out["weights"] + 4096
     assert sum(row["live_bytes_at_end"] for row in report["lines"]) == out["allocated"] + weights

@@ -1,4 +1,4 @@
-"""Copies of device memory to the host, which `MEMLAB_READBACKS=1` has memlab record."""
+"""Copies of device memory to the host, which memlab records with `MEMLAB_READBACKS=1`."""
 
 import pytest
 from trace_reader import Trace
@@ -28,12 +28,12 @@ def test_each_is_recorded_at_its_line_if_wanted(memlab, wanted):
         return trace.frames[frame][1]
 
     read = [(line(event[4]), event[3]) for event in trace.events if event[0] == "read"]
-    # THEN each copy is in the trace with its line and size; without being asked, memlab records none
+    # THEN each copy is in the trace with its line and size; by default memlab records none
     if wanted:
         assert (ITEM, 4) in read and (CPU, 4 << 20) in read
         assert sum(line == NONZERO for line, _ in read) >= 3
         assert {line for line, _ in read} == {ITEM, NONZERO, CPU}
     else:
         assert read == []
-    # AND it makes no difference to what the report says of memory
+    # AND the report's memory figures are unaffected
     assert memlab.report(run.trace)["devices"][0]["peak_allocated_bytes"] >= 4 << 20

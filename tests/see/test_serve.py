@@ -1,4 +1,4 @@
-"""`memlab serve`: figures as PyTorch has them, a real Prometheus, a real browser, and who may do what."""
+"""`memlab serve`: PyTorch's figures, a real Prometheus, a real browser, and access rights."""
 
 import contextlib
 import json
@@ -38,7 +38,7 @@ for line in sys.stdin:
 
 
 def until(condition, what):
-    """Waits for a condition that is true in the end; returns its value."""
+    """Waits until a condition becomes true; returns its value."""
     deadline = time.monotonic() + PATIENCE
     while not (found := condition()):
         assert time.monotonic() < deadline, f"still not: {what}"
@@ -51,7 +51,7 @@ class Served:
 
     def __init__(self, memlab):
         self.memlab = memlab
-        # A short path, since the name of a socket is limited.
+        # A short path, because socket names are limited.
         self.runtime = Path(tempfile.mkdtemp(prefix="memlab-test-", dir="/tmp"))
         self.processes = []
 
@@ -62,7 +62,7 @@ class Served:
         shutil.rmtree(self.runtime)
 
     def serve(self, *options, listen="127.0.0.1:0", env=None):
-        """Starts it, on a free port; returns its address."""
+        """Starts the server on a free port; returns its address."""
         command = [self.memlab.command, "serve", "--listen", listen, *options]
         environment = self.memlab.environment(XDG_RUNTIME_DIR=self.runtime, **({"MEMLAB_SERVE_TOKEN": TOKEN} | (env or {})))
         self.server = subprocess.Popen(
@@ -113,7 +113,7 @@ class Served:
         return None
 
     def id_of(self, process):
-        """What a process is called in addresses."""
+        """Identifier of a process in addresses."""
         request = urllib.request.Request(self.address + "/events", headers={"Authorization": f"Bearer {TOKEN}"})
         with urllib.request.urlopen(request, timeout=PATIENCE) as news:
             for line in news:
@@ -126,7 +126,7 @@ class Served:
 
 
 def do(process, line):
-    """Has a program run a line; returns PyTorch's figures: allocated, reserved, most allocated, of each device."""
+    """Sends a line to a program; returns PyTorch's figures of each device: allocated, reserved, peak allocated."""
     process.stdin.write(line + "\n")
     process.stdin.flush()
     answer = process.stdout.readline()
@@ -161,9 +161,9 @@ def test_figures_are_pytorchs_to_the_byte(served):
         "kept[2] = [torch.zeros(7, device='cuda:1') for _ in range(100)]",
     ):
         for rank, process in enumerate(ranks):
-            # WHEN the program has done something
+            # WHEN the program has run each line
             expected = do(process, line)
-            # THEN the next scrape tells its own figures, under its rank
+            # THEN the next scrape has its own figures, under its rank
             for device, figures in enumerate(expected):
                 if served.figure(METRICS[0], process, device) is None:
                     assert figures == [0, 0, 0]
@@ -173,7 +173,7 @@ def test_figures_are_pytorchs_to_the_byte(served):
                 str(rank)
             }
 
-    # AND the categories sum to what is in use on the device
+    # AND the categories sum to the device's used bytes
     def is_of_it(labels):
         return (labels["pid"], labels["device"]) == (str(ranks[0].pid), "0")
 
@@ -188,7 +188,7 @@ def test_figures_are_pytorchs_to_the_byte(served):
         return used > expected[0][1]
 
     until(is_in_use, "the device is sampled")
-    # AND after its end a process holds nothing, but its peak is still told
+    # AND after its end a process holds nothing, but its peak is still reported
     peak = do(ranks[0], "pass")[0][2]
     ranks[0].communicate(timeout=PATIENCE)
     until(lambda: served.figure("memlab_process_running", ranks[0]) == 0, "it has ended")
@@ -224,29 +224,29 @@ def test_reading_is_open_here_and_moving_needs_the_token(served):
     do(process, CONTENT)
     id = served.id_of(process)
     allocated = do(process, "pass")[0][0]
-    # THEN other sites' names and pages are refused, and so is who has no token
+    # THEN requests from other sites' names and pages are refused, and so are those without the token
     assert served.ask("/metrics", Host="evil.example")[0] == 421
     path = f"/processes/{id}/offload"
     assert served.ask(path, "POST")[0] == 401
     assert served.ask(path, "POST", token=TOKEN[:-1] + "X")[0] == 401
     assert served.ask(path, "POST", token=TOKEN, Origin="http://evil.example")[0] == 403
     assert served.figure("memlab_offloaded_bytes", process) == 0
-    # WHEN asked with it
+    # WHEN a request has the token
     assert served.ask(path, "POST", token=TOKEN)[0] == 202
     # THEN the memory goes to the host, and comes back unchanged
     until(lambda: (served.figure("memlab_offloaded_bytes", process) or 0) >= allocated, "it is offloaded")
     assert served.ask(f"/processes/{id}/restore", "POST", token=TOKEN)[0] == 202
     until(lambda: served.figure("memlab_offloaded_bytes", process) == 0, "it is restored")
     assert do(process, UNCHANGED)[0][0] == allocated
-    # AND what does not exist is said to be so
+    # AND requests for missing processes get an explanatory error
     status, _, text = served.ask("/processes/1-none/offload", "POST", token=TOKEN)
     assert (status, text) == (404, "this process no longer runs: nothing was moved\n")
     assert served.ask(f"/fragment/{id}?at=step:7")[0] == 404
-    assert "12' of what?" in served.ask(f"/fragment/{id}?at=12")[2]
+    assert "12 has no unit" in served.ask(f"/fragment/{id}?at=12")[2]
 
 
 def test_connections_of_others_leave_room_for_the_owner(served):
-    # GIVEN a thousand connections whose request never ends, more than a server may have files open
+    # GIVEN a thousand connections whose request never ends, more than a server's limit of open files
     served.serve()
     port = int(served.address.rsplit(":", 1)[1])
     resource.prlimit(served.server.pid, resource.RLIMIT_NOFILE, (512, 512))
@@ -257,9 +257,9 @@ def test_connections_of_others_leave_room_for_the_owner(served):
         return stream
 
     held = [connection(b"GET / HTTP/1.1\r\nHost: localhost\r\n") for _ in range(1000)]
-    # THEN a request is answered all the same
+    # THEN a request is still answered
     assert served.ask("/metrics")[0] == 200
-    # AND WHEN somebody without the token holds as many event streams as there are
+    # AND WHEN a client without the token holds all available event streams
     events = b"GET /events HTTP/1.1\r\nHost: localhost\r\n"
     statuses = []
     for _ in range(100):
@@ -268,7 +268,7 @@ def test_connections_of_others_leave_room_for_the_owner(served):
         if statuses[-1] == b"503":
             break
     assert statuses[-1] == b"503" and len(statuses) < 100
-    # THEN the owner's page has its own
+    # THEN the owner's page still gets one
     held.append(connection(events + f"Authorization: Bearer {TOKEN}\r\n\r\n".encode()))
     assert held[-1].recv(12).split()[1] == b"200"
     for stream in held:
@@ -287,7 +287,7 @@ def test_a_request_that_does_not_end_is_given_up(served):
 
 @pytest.mark.long
 def test_an_answer_that_nobody_reads_is_given_up(served):
-    # GIVEN a connection that asks for the page a thousand times, more than the kernel holds, and reads no answer
+    # GIVEN a connection that requests the page a thousand times, more than the kernel buffers, and reads no answer
     served.serve()
     port = int(served.address.rsplit(":", 1)[1])
     length = len(served.ask("/")[2])
@@ -298,14 +298,14 @@ def test_an_answer_that_nobody_reads_is_given_up(served):
         ends = [f"0100007F:{number:04X}" for number in (port, stream.getsockname()[1])]
 
         def is_open():
-            """The server's end is among the connections that the kernel lists."""
+            """Returns true while the kernel lists the server's end of the connection."""
             return any(line.split()[1:3] == ends for line in Path("/proc/net/tcp").read_text().splitlines())
 
         until(is_open, "the server has its end")
         stream.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000)
         # THEN the server ends it
         until(lambda: not is_open(), "it is ended")
-        # AND not because all was written
+        # AND not because everything was written
         read = 0
         with contextlib.suppress(ConnectionResetError):
             while piece := stream.recv(1 << 16):
@@ -320,7 +320,7 @@ def test_other_machines_need_the_token_for_all(served):
     token.chmod(0o600)
     served.serve("--token-file", token, listen="0.0.0.0:0")
     served.address = served.address.replace("0.0.0.0", "127.0.0.1")
-    # THEN only the empty page comes without the token, and nothing is in it
+    # THEN without the token only the empty page is served, with no data
     for path in ("/metrics", "/events", "/fragment/1-a"):
         status, headers, _ = served.ask(path)
         assert (status, headers["www-authenticate"]) == (401, "Bearer")
@@ -328,18 +328,18 @@ def test_other_machines_need_the_token_for_all(served):
     assert status == 200 and str(served.runtime) not in page and "0123456789abcdef0123" not in page
     assert "default-src 'none'" in headers["content-security-policy"]
     assert served.ask("/metrics", token="0123456789abcdef0123")[0] == 200
-    # AND a token that others can read is refused
+    # AND a token file that others can read is refused
     token.chmod(0o644)
     command = [served.memlab.command, "serve", "--token-file", token]
     done = subprocess.run(command, capture_output=True, text=True, env=served.memlab.environment())
     assert done.returncode == 2 and "chmod 600" in done.stderr
 
 
-def test_it_says_what_is_in_the_way_and_ends_at_once(served):
+def test_a_server_names_the_obstacle_and_ends_at_once(served):
     # GIVEN a server, without any program
     served.serve(env={"MEMLAB_SERVE_TOKEN": ""})
     assert "#token=" in served.page
-    # WHEN another one wants the same port THEN it says so, and what to do
+    # WHEN another server requests the same port THEN its error names the port and a fix
     port = served.address.rsplit(":", 1)[1]
     command = [served.memlab.command, "serve", "--listen", f"127.0.0.1:{port}"]
     done = subprocess.run(command, capture_output=True, text=True, env=served.memlab.environment())
@@ -429,12 +429,12 @@ def test_prometheus_has_pytorchs_figures_and_the_dashboard_its_panels(served, pr
     log = (served.memlab.folder / "prometheus.log").read_text().splitlines()
     failed = [line for line in log if 'component="scrape manager"' in line and re.search("failed|Error", line)]
     assert all("deadline exceeded" in line for line in failed), failed
-    # AND every panel of the Grafana dashboard has something to show, once there are two scrapes to compare
+    # AND every panel of the Grafana dashboard has data, once two scrapes can be compared
     dashboard = json.loads((ROOT / "docs" / "serve" / "grafana.json").read_text())
     variables = {"$__rate_interval": "1m", "$command": ".*", "$rank": ".*", "$instance": ".*"}
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
     assert len(expressions) > 8
-    # AND the alerts of the docs are ones that Prometheus takes
+    # AND Prometheus accepts the alerts of the docs
     alerts = (ROOT / "docs" / "serve.md").read_text().split("Some alerts:")[1].split("## ")[0].splitlines()
     alerts = [line.strip() for line in alerts if line.startswith("    ") and "#" not in line]
     assert len(alerts) == 3
@@ -445,17 +445,17 @@ def test_prometheus_has_pytorchs_figures_and_the_dashboard_its_panels(served, pr
         for name, value in variables.items():
             expression = expression.replace(name, value)
         if "memlab_limit" in expression:
-            query(prometheus, expression)  # No limit is set: nothing to show, and no error.
+            query(prometheus, expression)  # No limit is set: no data, and no error.
             continue
         assert until(lambda expression=expression: query(prometheus, expression), expression)
-    # AND every metric that they name is one that there is
+    # AND every metric that they name exists
     known = set(served.ask("/metrics")[2].split())
     for expression in expressions:
         assert set(re.findall(r"memlab_\w+", expression)) <= known, expression
 
 
 def test_grafanas_own_types_take_the_dashboard():
-    # WHEN the dashboard is read with the types that Grafana publishes
+    # WHEN the dashboard is read with Grafana's published types
     models = pytest.importorskip("grafana_foundation_sdk.models.dashboard")
     source = json.loads((ROOT / "docs" / "serve" / "grafana.json").read_text())
     dashboard = models.Dashboard.from_json(source)
@@ -476,7 +476,7 @@ def test_grafanas_own_types_take_the_dashboard():
 @pytest.mark.long
 @needs_prometheus
 @pytest.mark.parametrize("accept", ["text/plain", "application/openmetrics-text"])
-def test_promtool_has_nothing_to_say(served, accept):
+def test_promtool_accepts_the_figures(served, accept):
     # GIVEN figures of a program in either format
     served.serve()
     process = served.program()
@@ -485,7 +485,7 @@ def test_promtool_has_nothing_to_say(served, accept):
     _, headers, text = served.ask("/metrics", Accept=accept)
     assert headers["content-type"].startswith(accept)
     assert text.endswith("# EOF\n") == (accept != "text/plain")
-    # THEN promtool finds nothing wrong, nor in the Python client's parser of OpenMetrics
+    # THEN promtool finds no errors, and neither does the Python client's parser of OpenMetrics
     if accept == "text/plain":
         checked = subprocess.run([PROMETHEUS / "promtool", "check", "metrics"], input=text, capture_output=True, text=True)
         assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
@@ -510,7 +510,7 @@ def browser():
 
 
 def show(page, process, part="memory", more=""):
-    """Has the page show a process."""
+    """Makes the page show a process."""
     ids = "Array.from(document.querySelectorAll('tr[data-id]'), row => row.dataset.id)"
     found = until(lambda: page.evaluate(f"{ids}.find(id => id.startsWith('{process.pid}-'))"), "the process is listed")
     page.evaluate(f"location.hash = '#id={found}&part={part}{more}'")
@@ -553,7 +553,7 @@ def test_the_page_follows_the_run_and_keeps_what_the_reader_did(served, browser)
     assert len(names) >= 15
     assert names == page.evaluate(f"{json.dumps(names)}.toSorted(new Intl.Collator('en', {{numeric: true}}).compare)")
     assert page.evaluate(f"{LINES}.tHead.rows[0].cells[7].ariaSort") == "ascending"
-    # AND nothing came from elsewhere or went wrong
+    # AND nothing was fetched from elsewhere, and no error occurred
     assert page.complaints == []
     hosts = {url.split("/")[2] for url in page.requests if not url.startswith("data:")}
     assert hosts == {served.address.removeprefix("http://")}
@@ -579,7 +579,7 @@ def test_an_earlier_moment_stays_while_the_run_goes_on(served, browser):
     after_step = do(process, "kept['m'](torch.zeros(1, 8, device='cuda')).sum().backward(); kept['o'].step()")[0][0]
     do(process, "kept[1] = torch.zeros(48 << 20, device='cuda')")
     page = browser.open(served.address + "/")
-    # WHEN the end of the first step is shown, and the program goes on
+    # WHEN the page shows the end of the first step, and the program continues
     show(page, process, "memory", "&at=step:0")
     until(lambda: page.evaluate("document.querySelector('.shown')?.textContent.includes('step 0')"), "the moment is shown")
     then = f"{after_step / 2**20:.1f} MiB"
@@ -589,7 +589,7 @@ def test_an_earlier_moment_stays_while_the_run_goes_on(served, browser):
     # THEN the figures are those of the moment
     assert first < after_step < 65 << 20
     assert tile(page, "allocated") == then
-    # AND Escape leads back to now
+    # AND Escape returns to now
     page.press("Escape")
     until(lambda: tile(page, "allocated") == "512 MiB", "now is shown")
     assert page.complaints == []
@@ -603,7 +603,7 @@ def test_memory_moves_by_a_button_of_the_page(served, browser):
     do(process, CONTENT)
     page = browser.open(served.page)
     show(page, process)
-    # THEN the token is in the address no more
+    # THEN the address no longer contains the token
     assert "token" not in page.evaluate("location.href")
     # WHEN offload is clicked, and confirmed
     until(lambda: page.evaluate("document.querySelector('[data-move=offload]')?.disabled === false"), "it can be offloaded")
@@ -611,7 +611,7 @@ def test_memory_moves_by_a_button_of_the_page(served, browser):
     assert "The program waits" in page.evaluate("document.querySelector('#question').textContent")
     assert page.evaluate("document.querySelector('#wants-token').hidden")
     page.evaluate("document.querySelector('#yes').click()")
-    # THEN it is offloaded, and the page says so
+    # THEN the program is offloaded, and the page reports it
     until(lambda: page.evaluate("document.querySelector('#notices').textContent.includes('offloaded')"), "it is said")
     until(lambda: page.evaluate("document.querySelector('[data-move=restore]').disabled === false"), "it can be restored")
     # AND it comes back

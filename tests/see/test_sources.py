@@ -42,7 +42,7 @@ def test_lines_that_allocate_memory_are_kept(memlab):
     kept = {("train.py", number): lines[number - 1] for number in (11, 12, 14, 15)}
     assert sources(run.trace) == kept
     assert "business" not in run.trace.read_text(errors="replace")
-    # WHEN sources are switched off THEN there are none
+    # WHEN sources are switched off THEN the trace has none
     run.trace.unlink()
     (memlab.folder / "edited.py").write_text(EDITED)
     run = memlab.python("train.py", env={"MEMLAB_SOURCE": "0"})

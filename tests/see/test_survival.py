@@ -30,7 +30,7 @@ def events_of(path):
 
 @pytest.mark.parametrize("batch", range(8))
 def test_sigkill_at_random_moments(memlab, batch):
-    # GIVEN a program that allocates all the time (without PyTorch, as 200 of them are killed)
+    # GIVEN a program that allocates constantly (without PyTorch, because 200 of them are killed)
     program = memlab.folder / "churn"
     subprocess.run(["cc", "-O1", "-o", program, PROGRAMS / "churn.c", "-lpthread"], check=True)
     for number in range(25):
@@ -73,7 +73,7 @@ def test_sigkill_of_a_training(memlab):
     process.stdout.close()
     process.stderr.close()
     (trace,) = memlab.folder.glob("*.jsonl")
-    # THEN the report reads it, says that the program was killed, and nothing is lost or garbled
+    # THEN the report reads it, states that the program was killed, and nothing is lost or garbled
     report = memlab.report(trace)
     assert report["process"]["exit"] is None
     assert report["trace"]["skipped_lines"] == 0
@@ -103,7 +103,7 @@ def test_endings(memlab, ending, code, recorded):
 
 
 def test_an_exit_code_is_what_the_parent_sees(memlab):
-    # GIVEN a program that exits with more than a byte
+    # GIVEN a program whose exit code exceeds a byte
     run = memlab.python(PROGRAMS / "endings.py", "exit-300", fresh=True)
     # THEN its trace has the code that the system reports
     assert run.code == 44
@@ -115,7 +115,7 @@ def test_forked_children_are_silent(memlab, workers):
     run = memlab.python(PROGRAMS / "endings.py", workers, fresh=True)
     assert run.code == 0, run.errors
     assert "memlab" not in run.errors
-    # THEN there is one trace, the parent's, and it ends with the parent
+    # THEN only the parent has a trace, and it ends with the parent
     assert memlab.report(run.trace)["process"]["exit"] == 0
 
 
@@ -123,7 +123,7 @@ def test_spawned_children_have_their_own_traces(memlab):
     run = memlab.python(PROGRAMS / "endings.py", "spawn", fresh=True)
     assert run.code == 0, run.errors
     reports = [memlab.report(trace) for trace in run.traces]
-    # THEN parent and child each have a trace of their own allocations
+    # THEN parent and child each have a trace with only their allocations
     assert {report["process"]["exit"] for report in reports} == {0}
     peaks = {report["devices"][0]["peak_allocated_bytes"] for report in reports}
     assert len(reports) == 2
@@ -150,7 +150,7 @@ def test_read_only_folder(memlab):
     elsewhere = memlab.folder / "tmp"
     elsewhere.mkdir()
     run = memlab.python(PROGRAMS / "endings.py", "return", cwd="/proc/self/fdinfo", env={"TMPDIR": elsewhere})
-    # THEN the program runs, one line says where the trace is, and the trace is there
+    # THEN the program runs, and one line names the trace's folder, which contains the trace
     assert (run.code, run.output) == (0, "done\n")
     (line,) = [line for line in run.errors.splitlines() if line.startswith("memlab:")]
     (trace,) = elsewhere.glob("*.jsonl")
@@ -189,7 +189,7 @@ def test_file_system_without_shared_mappings(memlab):
 
 
 def test_long_traces_stay_bounded(memlab):
-    # GIVEN little room for the trace, and a program that waits before the three quarters from which on events are lost
+    # GIVEN little room for the trace, and a program that pauses before the three quarters at which events are lost
     limit = 6 << 20
     run = memlab.python(PROGRAMS / "churn.py", "100000", str(limit * 5 // 8), env={"MEMLAB_TRACE_MAX": "6MiB"})
     assert run.code == 0, run.errors
@@ -225,7 +225,7 @@ def test_thread_sanitizer_finds_nothing(memlab):
     if memlab.run(program, preload=False).code:
         pytest.skip("ThreadSanitizer does not run here")
     # WHEN it is recorded, as often as it takes for threads to hand each other their state,
-    # THEN there are no reports about memlab
+    # THEN no report concerns memlab
     for _ in range(20):
         run = memlab.run(program)
         assert (run.code, run.output, run.errors) == (0, "done\n", "")
@@ -259,7 +259,7 @@ def test_a_musl_program_runs_without_the_library(memlab):
     subprocess.run(["cc", "-o", program, source, f"-Wl,--dynamic-linker={loader}"], check=True)
     # WHEN it is started by memlab
     run = memlab.run(memlab.command, "run", "--", program, preload=False)
-    # THEN it runs without the library, which would have ended it, and memlab says so
+    # THEN it runs without the library, which would have ended it, and memlab reports that
     assert (run.code, "libmemlab" in run.output) == (3, False)
     assert "is linked with musl" in run.errors.splitlines()[0], run.errors
 

@@ -1,4 +1,4 @@
-"""The throttle of the agent's searches, with a clock of the test's own."""
+"""Throttle of the agent's searches, with the test's own clock."""
 
 import runpy
 
@@ -28,12 +28,12 @@ def test_a_search_takes_less_than_a_hundredth_of_the_time(throttle, clock):
     assert throttle.is_open()
     with throttle:
         clock.moment = 2
-    # THEN the next may begin when a hundred times as long has passed since its end, and not before
+    # THEN the next may begin 100 times its duration after its end, and not before
     clock.moment = 201.9
     assert not throttle.is_open()
     clock.moment = 202
     assert throttle.is_open()
-    # AND after a short one, soon
+    # AND after a short search, the next may begin soon
     with throttle:
         clock.moment = 202.25
     clock.moment = 227.25
@@ -45,9 +45,9 @@ def test_a_search_that_was_interrupted_counts(throttle, clock):
     with pytest.raises(KeyboardInterrupt), throttle:
         clock.moment = 1
         raise KeyboardInterrupt
-    # THEN the exception is the program's, AND the next search is not begun at once
+    # THEN the exception reaches the program, AND the next search does not begin at once
     clock.moment = 100.9
     assert not throttle.is_open()
-    # AND WHEN the program ends, THEN it is
+    # AND WHEN the program ends, THEN it does
     throttle.reopen()
     assert throttle.is_open()

@@ -63,7 +63,7 @@ def test_files_that_are_not_traces_are_not_replaced(memlab, recorded, what):
     before = taken.lstat()
     # WHEN a trace is to be written there
     run = recorded("forks", 0, MEMLAB_OUTPUT=taken)
-    # THEN the program runs to its end, one line says why there is no trace, and the existing file is unchanged
+    # THEN the program runs to its end, one line gives the reason for the missing trace, and the existing file is unchanged
     assert (run.returncode, run.stdout) == (0, "0 descriptors, 0 mappings, 0 deleted\n")
     (line,) = complaints(run)
     assert "replaces nothing but traces" in line and "without a trace" in line
@@ -79,7 +79,7 @@ def test_force_replaces_a_trace(memlab, recorded):
     command = [memlab.command, "run", "-o", "run.jsonl"]
     assert recorded("forks", 0, command=[*command, "--"]).returncode == 0
     first = (memlab.folder / "run.jsonl").read_text()
-    # GIVEN the trace of an earlier run WHEN another is to have its name THEN `memlab run` requires --force
+    # GIVEN the trace of an earlier run WHEN another run uses its name THEN `memlab run` requires --force
     run = recorded("forks", 0, command=[*command, "--"])
     assert (run.returncode, run.stdout) == (2, "") and "--force" in run.stderr
     assert (memlab.folder / "run.jsonl").read_text() == first
@@ -94,7 +94,7 @@ def test_pipes_without_readers_do_not_hang_anything(memlab, recorded):
     temporary.mkdir()
     for name in ["memlab-recorded-1.jsonl", "run.jsonl.next", "tmp/run.jsonl", "tmp/memlab-recorded-1.jsonl"]:
         os.mkfifo(memlab.folder / name)
-    # WHEN a program runs whose trace has to be condensed
+    # WHEN a program runs whose trace must be condensed
     run = recorded("pairs", 0, 100_000, 1, command=[memlab.command, "run", "--"], MEMLAB_TRACE_MAX="4MiB")
     assert run.returncode == 0 and "memlab report memlab-recorded-" in run.stderr
     run = recorded("pairs", 0, 400_000, 1, MEMLAB_OUTPUT="run.jsonl", MEMLAB_TRACE_MAX="4MiB")
@@ -103,7 +103,7 @@ def test_pipes_without_readers_do_not_hang_anything(memlab, recorded):
     (line,) = complaints(run)
     assert "run.jsonl.next" in line and "pipe" in line
     assert memlab.report(memlab.folder / "run.jsonl")["process"]["exit"] == 0
-    # AND a trace that cannot be written at its path goes beside the pipe in the temporary folder, where it is found
+    # AND a trace that cannot be written at its path goes beside the pipe in the temporary folder, where readers find it
     nowhere = {"MEMLAB_OUTPUT": "/proc/self/fd/run.jsonl", "TMPDIR": temporary}
     run = recorded("forks", 0, **nowhere)
     assert run.returncode == 0
@@ -138,7 +138,7 @@ def taken(trace):
     [(0, 150_000, 1, 4), (0, 30_000, 8, 4), (20_000, 150_000, 1, 4), (50_000, 150_000, 2, 16)],
 )
 def test_a_trace_never_exceeds_its_maximum(memlab, recorded, live, count, threads, maximum):
-    # GIVEN a program that records much more than its trace may take
+    # GIVEN a program that records much more than its maximum trace size
     env = memlab.environment(LD_PRELOAD=memlab.library, MEMLAB_OUTPUT="bounded.jsonl", MEMLAB_TRACE_MAX=f"{maximum}MiB")
     command = [memlab.folder / "recorded", "pairs", str(live), str(count), str(threads), str(1 << 20)]
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
@@ -146,7 +146,7 @@ def test_a_trace_never_exceeds_its_maximum(memlab, recorded, live, count, thread
     trace = memlab.folder / "bounded.jsonl"
     assert process.stdout.readline() == "grown\n"
     assert taken(trace) > 1 << 20
-    # THEN its files together never take more
+    # THEN its files together never exceed it
     process.stdin.close()
     while process.poll() is None:
         assert taken(trace) <= maximum << 20
@@ -155,7 +155,7 @@ def test_a_trace_never_exceeds_its_maximum(memlab, recorded, live, count, thread
     # AND no descriptors or mappings of replaced files remain
     assert (process.returncode, output) == (0, "1 descriptors, 0 mappings, 0 deleted\n")
     assert list(memlab.folder.glob("bounded*")) == [memlab.folder / "bounded.jsonl"]
-    # AND the trace is condensed and complete, and counts each event that it lacks
+    # AND the trace is condensed and complete, and counts each missing event
     report = memlab.report(memlab.folder / "bounded.jsonl")
     assert report["process"]["exit"] == 0 and report["trace"]["skipped_lines"] == 0
     missing = report["trace"].get("missing_events", 0)
@@ -167,12 +167,12 @@ def test_a_trace_never_exceeds_its_maximum(memlab, recorded, live, count, thread
 
 
 def test_a_full_trace_is_reported_once(memlab, recorded):
-    # GIVEN a program that keeps more alive than its trace has room for
+    # GIVEN a program that keeps more blocks alive than its trace has room for
     env = memlab.environment(LD_PRELOAD=memlab.library, MEMLAB_TRACE_MAX="4MiB")
     command, said = [memlab.folder / "recorded", "pairs", "90000", "50000", "1"], memlab.folder / "said"
     with said.open("w") as errors:
         process = subprocess.Popen(command, cwd=memlab.folder, env=env, stdin=subprocess.PIPE, stderr=errors)
-    # THEN one line says so, with the size that is enough
+    # THEN one line reports it, with a sufficient size
     wait_until(lambda: "alive at once" in said.read_text())
     process.communicate()
     assert process.returncode == 0
@@ -181,7 +181,7 @@ def test_a_full_trace_is_reported_once(memlab, recorded):
     assert "would be enough" in line
     # AND on a loaded machine, where memlab's thread is late, another reports missing events
     assert all("events come faster" in other for other in lines if other != line)
-    # AND the trace holds what fits, and counts what it lacks
+    # AND the trace holds the events that fit, and counts the missing ones
     (trace,) = memlab.folder.glob("*.jsonl")
     assert trace.stat().st_size <= 4 << 20
     report = memlab.report(trace)
@@ -191,7 +191,7 @@ def test_a_full_trace_is_reported_once(memlab, recorded):
 
 
 def test_objects_created_at_every_step_take_no_room(memlab):
-    # GIVEN a training that creates a loss, a layer with weights and a cell of code at every step
+    # GIVEN training that creates a loss, a layer with weights and a cell of code at every step
     run = memlab.python(PROGRAMS / "renewed.py")
     assert run.code == 0, run.errors
     trace = Trace(run.trace)

@@ -22,7 +22,7 @@ def program(memlab):
 
 
 def pairs_in(path):
-    """The number of allocations and frees in a program's trace, in the form of the program's output."""
+    """Number of allocations and frees in a program's trace, in the form of the program's output."""
     kinds = [event[0] for event in Trace(path).events]
     assert kinds.count("d+") == kinds.count("d-")
     return f"{kinds.count('d+')} pairs\n"
@@ -94,7 +94,7 @@ def test_files_that_reuse_memlabs_descriptors(memlab, program):
     files = list(memlab.folder.glob("own-*"))
     assert len(files) > 1000
     assert {file.read_bytes() for file in files} == {b"mine"}
-    # AND one line says that the trace ends there
+    # AND one line reports that the trace ends there
     (line,) = complaints(run)
     assert "the program has closed the file" in line
     assert memlab.report(run.trace)["trace"]["skipped_lines"] == 0
@@ -114,7 +114,7 @@ def test_sockets_that_reuse_memlabs_descriptors(memlab, program):
     assert process.stdout.readline() == "ready\n"
     answered = select.poll()
     clients = []
-    for number in (*range(100), *range(980, 1090)):  # low numbers, and those that memlab moves its own to
+    for number in (*range(100), *range(980, 1090)):  # low numbers, and those to which memlab moves its own
         client = socket.socket(socket.AF_UNIX)
         client.connect(os.path.relpath(memlab.folder / f"own-{number}"))  # socket paths must be short
         client.send(b'{"command":"status"}\n')
@@ -179,7 +179,7 @@ def test_the_trace_is_removed_or_replaced(memlab, program, what, maximum):
     assert (process.returncode, output[-6:]) == (0, "pairs\n"), errors
     left = {path.name for path in memlab.folder.iterdir()} - {"unharmed", "said", "trace.jsonl", "elsewhere.jsonl"}
     if maximum == "4MiB":
-        # AND, if the trace would have to be condensed, one line says that it ends there, and few files are left
+        # AND, if the trace must be condensed, one line reports that it ends there, and few files are left
         assert errors.count("memlab:") == 1
         assert len(left) <= 1
     else:

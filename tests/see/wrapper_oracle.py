@@ -1,7 +1,7 @@
-"""Which operations a line of Inductor's code may allocate memory for: a second, simple reader of its wrappers.
+"""Finds the operations for which a line of Inductor's code may allocate memory: a second, simple reader of its wrappers.
 
-It reads the wrapper as a person does, and asks Inductor's own knowledge (`programs/compiled_truth.py`) about the comment
-that it finds. The `compiled` crate has to do without that knowledge.
+It reads the wrapper as a person does, and looks up each comment in Inductor's own data (`programs/compiled_truth.py`). The
+`inductor` crate lacks these data.
 """
 
 import re
@@ -13,14 +13,14 @@ TRACE_LINE = re.compile(r'File "([^"]+)", line (\d+), in')
 
 
 def comment_of(source, number):
-    """The comment above the launch that first fills what a line (from 1) of a wrapper allocates."""
+    """The comment above the launch that first fills the allocation of a wrapper's line (from 1)."""
     return launch_of(source.splitlines(), number)[1]
 
 
 def launch_of(lines, number):
-    """(index of its line, comment) of that launch."""
+    """(line index, comment) of that launch."""
     allocation = ALLOCATION.match(lines[number - 1].strip())
-    if not allocation:  # A call that allocates its result itself.
+    if not allocation:  # A call that allocates its own result.
         return number - 1, next(text.strip() for text in reversed(lines[: number - 1]) if "Source Nodes: [" in text)
     names, comment = {allocation[1]}, None
     for index, text in enumerate(map(str.strip, lines[number:]), number):
@@ -36,7 +36,7 @@ def launch_of(lines, number):
 
 
 def operands_of(source, number):
-    """The comments above the launches that last used what this launch uses."""
+    """The comments above the launches that last used this launch's buffers."""
     lines = source.splitlines()
     launch, _ = launch_of(lines, number)
     found = []
@@ -49,27 +49,30 @@ def operands_of(source, number):
 
 
 class Oracle:
-    """Says where memory may belong. `truth`: for each comment, the nodes as [name, path of the module, stack trace]."""
+    """Judges the lines and layers of memory. `truth`: for each comment, the nodes as [name, path of the module, stack
+    trace]."""
 
     def __init__(self, truth):
         self.truth = {
             comment: [(layer_of(path), lines_of(trace)) for _, path, trace in nodes] for comment, nodes in truth.items()
         }
-        # What autograd itself computes has the line of an operation, and no module.
+        # Autograd's own results have the line of an operation, and no module.
         self.layers_at = defaultdict(set)
         for nodes in self.truth.values():
             for layer, lines in nodes:
                 self.layers_at[lines].add(layer)
 
     def tells(self, comment):
-        """Whether Inductor knows anything of a node: before PyTorch 2.8, not of what a pass has made of several."""
+        """Returns true if Inductor has data on any node of the comment. Before PyTorch 2.8 it has none on nodes
+        that a pass made from several."""
         return any(layer or lines for layer, lines in self.truth.get(comment, ()))
 
     def allows_lines(self, comment, lines):
-        """Whether they are those of a node, or (innermost missing) common to several; none: if a node has none.
+        """Returns true for the lines of a node, or for lines that several nodes share (without the innermost ones), or for
+        no lines if a node has none.
 
-        Before PyTorch 2.11, what a pass of Inductor's puts in the place of an operation has the module and no line. memlab
-        may find one; `allows_layer` judges it.
+        Before PyTorch 2.11, an Inductor pass's replacement of an operation has the module and no line. memlab may find one;
+        `allows_layer` judges it.
         """
         nodes = self.truth.get(comment, ())
         known = [found for _, found in nodes]
@@ -77,12 +80,13 @@ class Oracle:
         return without or lines in known or (lines != () and is_common(lines, known)) or (lines == () and not known)
 
     def allows_layer(self, comment, layer):
-        """Whether it is that of a node, or one around those of several. `layer`: a name in the caller, "" for itself."""
+        """Returns true for the layer of a node, or one that encloses those of several. `layer`: a name in the caller, "" for
+        itself."""
         known = self.layers_of(comment)
         return layer in known or is_common(layer.split(".") if layer else [], [found.split(".") for found in known])
 
     def is_around(self, comment, layer):
-        """Whether a node's layer is inside it."""
+        """Returns true if the layer encloses a node's layer."""
         return any(f"{found}.".startswith(f"{layer}." if layer else "") for found in self.layers_of(comment))
 
     def layers_of(self, comment):
@@ -103,5 +107,5 @@ def layer_of(path):
 
 
 def is_common(part, wholes):
-    """Whether it begins two or more of several sequences."""
+    """Returns true if the part begins two or more of several sequences."""
     return sum(list(whole[: len(part)]) == list(part) for whole in wholes) > 1

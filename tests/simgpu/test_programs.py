@@ -1,4 +1,4 @@
-"""Programs that were not written for memlab run as before, and their traces are consistent."""
+"""Programs written without memlab in mind run as before, and their traces are consistent."""
 
 import pytest
 from conftest import ROOT
@@ -13,7 +13,7 @@ def test_program(memlab, name):
     program = SIMGPU_PROGRAMS / f"{name}.py"
     devices = 2 if name in TWO_DEVICES else 1
     # WHEN it runs under memlab
-    is_fresh = "PYTORCH_ALLOC_CONF" in program.read_text()  # It is set before PyTorch is imported.
+    is_fresh = "PYTORCH_ALLOC_CONF" in program.read_text()  # The program sets it before it imports PyTorch.
     run = memlab.python(program, devices=devices, env={"MEMLAB_OUTPUT": "%p.jsonl"}, fresh=is_fresh)
     # THEN it succeeds, memlab reports no error, and each process's trace is consistent
     assert run.code == 0, run.errors

@@ -57,12 +57,12 @@ def test_pytorch_and_nvml_see_the_card(memlab, card):
     # THEN it and NVML see that card
     attention = seen.pop("attention")
     assert tuple(seen.values()) == CARDS[card]
-    # AND attention runs on each, with the kernels that PyTorch has for such a card: a T4 has none for bfloat16
+    # AND attention runs on each, with PyTorch's kernels for such a card: a T4 has none for bfloat16
     assert all(name.endswith("Backward0") for name in attention)
     assert ("ScaledDotProduct" in attention[1]) == seen["bf16"]
 
 
-# Asks the driver: quicker than importing PyTorch.
+# Queries the driver, which is quicker than importing PyTorch.
 FREE = """
 import ctypes
 cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
@@ -81,19 +81,19 @@ def test_the_context_is_that_of_the_card(memlab):
         free, *name = done.stdout.split()
         return int(free), " ".join(name)
 
-    # GIVEN an H100, whose context was measured; THEN so much is taken
+    # GIVEN an H100, whose context was measured; THEN the context uses 764 MiB
     assert free("--card", "H100") == (85_017_493_504 - (764 << 20), "NVIDIA H100 80GB HBM3")
-    # AND a card of a size has the same, under memlab's name
+    # AND a card given by its size has the same context, under memlab's name
     assert free("--card", "24GiB") == ((24 << 30) - (764 << 20), "NVIDIA SimGPU (memlab)")
     # AND --memory changes nothing else
     assert free("--card", "h100", "--memory", "30GiB") == ((30 << 30) - (764 << 20), "NVIDIA H100 80GB HBM3")
-    # AND no card at all is small; the environment is asked where no option is given
+    # AND the default card is small; without an option, the environment selects the card
     assert free()[0] == (8 << 30) - (256 << 20)
     assert free(SIMGPU_CARD="t4")[1] == "Tesla T4"
 
 
-def test_a_command_under_a_command_has_cards_of_its_own(memlab):
-    # GIVEN a command that simulates another card; THEN that one is what its command sees
+def test_nested_commands_have_their_own_cards(memlab):
+    # GIVEN a command that simulates another card; THEN its command sees that card
     inner = [memlab.command, "simulate", "--card", "t4", "--", PYTHON, "-c", FREE]
     done = simulate(memlab, "--card", "h100", "--memory", "9GiB", "--", *inner)
     assert done.stdout.split() == [str((15_095 << 20) - (540 << 20)), "Tesla", "T4"]
@@ -103,7 +103,7 @@ LOADS = "import ctypes, sys; [ctypes.CDLL(library) for library in sys.argv[1:]]"
 
 
 def test_a_pytorch_without_cuda_is_reported(memlab):
-    # GIVEN libraries with the names of PyTorch's, and a program that has loaded all of them, or those of a build for the CPU
+    # GIVEN libraries with PyTorch's names, and a program that has loaded all of them, or those of a CPU build
     names = ["libtorch_cpu.so", "libc10_cuda.so"]
     for name in names:
         empty = ["cc", "-shared", "-o", memlab.folder / name, f"-Wl,-soname,{name}", "-x", "c", "/dev/null"]
@@ -111,36 +111,36 @@ def test_a_pytorch_without_cuda_is_reported(memlab):
     with_cuda, without = (
         simulate(memlab, PYTHON, "-c", LOADS, *(f"./{name}" for name in loaded)) for loaded in (names, names[:1])
     )
-    # THEN the latter says why there was no GPU, and runs as it would without one
+    # THEN the latter prints why it found no GPU, and runs as it would without one
     assert (with_cuda.returncode, with_cuda.stderr) == (0, "")
     assert without.returncode == 0 and "built without CUDA" in without.stderr
 
 
 def test_a_replaced_ld_preload_is_reported(memlab):
-    # GIVEN a program whose LD_PRELOAD is set within the simulation, without what was there
+    # GIVEN a program that replaces LD_PRELOAD within the simulation
     library = f"LD_PRELOAD={memlab.library}"
     done = simulate(memlab, "env", library, PYTHON, "-c", "import torch; torch.cuda.init()")
-    # THEN NVIDIA's own runtime fails, and one line says why
+    # THEN NVIDIA's own runtime fails, and one line explains why
     assert done.returncode == 1
     assert [line for line in done.stderr.splitlines() if line.startswith("simgpu: LD_PRELOAD was replaced")] != []
-    # AND with what was there it runs
+    # AND if it keeps the previous value, it runs
     kept = simulate(memlab, "sh", "-c", f'{library}:$LD_PRELOAD exec "$0" "$@"', PYTHON, "-c", FREE)
     assert kept.returncode == 0 and "simgpu:" not in kept.stderr
 
 
-def test_what_cannot_be_run_is_said(memlab):
-    # GIVEN a card that nobody made
+def test_unknown_cards_and_programs_are_errors(memlab):
+    # GIVEN an unknown card
     done = simulate(memlab, "--card", "a100", "true")
-    # THEN the error names those that are alike first
+    # THEN the error lists the most similar ones first
     assert done.returncode == 2
     assert "write a size such as 24GiB, or one of a100-80gb, a100-40gb, " in done.stderr
-    # AND each card that the list has is one
+    # AND each card in the list works
     for line in simulate(memlab, "--list").stdout.split("\n\n")[0].splitlines()[1:]:
         assert simulate(memlab, "--card", line.split()[0], "true").returncode == 0, line
-    # AND a program that does not exist, or cannot be executed, is reported as shells do
+    # AND a program that does not exist, or is not executable, is reported with a shell's exit codes
     assert simulate(memlab, "no-such-program").returncode == 127
     assert simulate(memlab, "/etc").returncode == 126
-    # AND a program's own options are left to it
+    # AND a program's own options are passed through
     assert simulate(memlab, "sh", "-c", "exit 7", "--memory").returncode == 7
 
 
@@ -164,6 +164,6 @@ print(held() - before)
 def test_copies_of_what_only_kernels_have_written_take_no_memory(memlab):
     # GIVEN 768 MiB on a card, of which a program has written 20 MiB; WHEN they are copied there
     done = simulate(memlab, PYTHON, "-c", COPIES)
-    # THEN the copy has what was written, and takes no memory of the machine for the rest
+    # THEN the copy has the written bytes, and the rest takes no memory of the machine
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 128

@@ -1,4 +1,4 @@
-"""The simulated GPU's CUPTI: what torch.profiler and a program of its own read from it."""
+"""The simulated GPU's CUPTI, as read by torch.profiler and by a separate program."""
 
 import itertools
 import json
@@ -28,13 +28,13 @@ def names(kernels):
 
 
 def test_the_profiler_lists_what_the_driver_was_given(memlab):
-    # GIVEN a training step, of which the driver said which kernels it was given; WHEN PyTorch profiles the same step
+    # GIVEN a training step, and the driver's list of its kernels; WHEN PyTorch profiles the same step
     step, graph, driver = profiled(memlab)
-    # THEN it lists these kernels, those of cuBLAS and cuDNN too
+    # THEN the profile lists these kernels, including those of cuBLAS and cuDNN
     kernels = of(step, "kernel")
     assert names(kernels) == sorted(driver["step"])
     assert any("cublas" in name for name in driver["step"]) and any("cudnn" in name for name in driver["step"])
-    # AND each belongs to a call, which has the same correlation id
+    # AND each belongs to a call with the same correlation id
     calls = [call["args"]["correlation"] for call in of(step, "cuda_runtime", "cuda_driver")]
     work = of(step, "kernel", "gpu_memcpy", "gpu_memset")
     assert {each["args"]["correlation"] for each in work} <= set(calls)
@@ -46,13 +46,13 @@ def test_the_profiler_lists_what_the_driver_was_given(memlab):
         ("Memcpy DtoH (Device -> Pinned)", 1024),
         ("Memcpy HtoD (Pageable -> Device)", 16 * 3 * 32 * 32 * 4),
     ]
-    # AND each stream does one thing after the other; a nanosecond is lost where the profiler rounds
+    # AND work on each stream does not overlap; a nanosecond is lost where the profiler rounds
     by_stream = itertools.groupby(sorted(work, key=lambda each: (each["args"]["stream"], each["ts"])), stream_of)
     streams = {stream: list(events) for stream, events in by_stream}
     assert len(streams) == 2
     for events in streams.values():
         assert all(a["ts"] + a["dur"] <= b["ts"] + 0.003 for a, b in itertools.pairwise(events))
-    # AND each replay of a graph has the kernels of what was captured, with the correlation id of the replay
+    # AND each replay of a graph has the captured kernels, with the correlation id of the replay
     launches = [call["args"]["correlation"] for call in of(graph, "cuda_runtime") if "GraphLaunch" in call["name"]]
     assert len(launches) == 2
     for launch in launches:
@@ -71,11 +71,11 @@ def test_records_and_callbacks(memlab):
     said = json.loads(run.output)
     # THEN a second subscriber is refused
     assert said["second"] == [39, "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"]
-    # AND the first is called around the copy, and around the driver's part of it, with the correlation id of the whole
+    # AND the first is called around the copy, and around the driver's part of it, with the correlation id of the outer call
     correlation = said["records"][0]["correlation"]
     expected = [(2, 31, 0), (1, 276, 0), (1, 276, 1), (2, 31, 1)]
     assert said["calls"] == [[*call, correlation] for call in expected]
-    # AND each call has a record, before it what it had the device do and the program's own id
+    # AND each call has a record, after those of its device work and of the program's own id
     plain = [{key: value for key, value in record.items() if key != "correlation"} for record in said["records"]]
     link, latency = 32 * 16 / 8 * 128 / 130, 1000
     mib = 1 << 20
@@ -94,5 +94,5 @@ def test_records_and_callbacks(memlab):
     ]
     ids = [record["correlation"] for record in said["records"]]
     assert [len(list(group)) for _, group in itertools.groupby(ids)] == [3, 2, 2, 2]
-    # AND buffers that are full come back on another thread, and none of what comes after the end
+    # AND full buffers return on another thread, and no record of work after the end arrives
     assert said["other_threads"] > 0 and said["later"] == 20

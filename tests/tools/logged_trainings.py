@@ -1,7 +1,7 @@
-"""What programs of tests that log trainings have in common: the beginning of each, before what the test itself adds."""
+"""Common beginnings of the programs that log training in tests; each test adds its own code."""
 
-#: A model for Lightning, and a callback whose `rows` are what is to be logged for every second step: its number, PyTorch's
-#: peak since the last, and what is allocated.
+#: A model for Lightning, and a callback whose `rows` are the expected log of every second step: its number, PyTorch's peak
+#: since the previous one, and the allocated bytes.
 LIGHTNING = """
 import json, torch, lightning.pytorch as pl
 from memlab.integrations.lightning import MemlabCallback
@@ -31,7 +31,7 @@ class Truth(pl.Callback):
 data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(96, 256)), batch_size=8)
 """
 
-#: The same for Hugging Face's Trainer, whose `rows` are of what it logs.
+#: The same for Hugging Face's Trainer, whose `rows` follow its own log.
 HUGGING_FACE = """
 import json, torch, transformers
 from memlab.integrations.transformers import MemlabCallback

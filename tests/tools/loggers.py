@@ -1,4 +1,4 @@
-"""Reads what loggers have written: TensorBoard, W&B offline and MLflow, as rows of (step, value) by name."""
+"""Reads the output of loggers: TensorBoard, W&B offline and MLflow, as rows of (step, value) by name."""
 
 import json
 import struct
@@ -17,7 +17,7 @@ def tensorboard(folder):
 
 
 def wandb(folder, step):
-    """The history of the only offline run in a folder, by the figure that is its step; and the names of its artifacts."""
+    """History of the only offline run in a folder, by its step figure, and the names of its artifacts."""
     (path,) = folder.glob("wandb/offline-run-*/*.wandb")
     rows, artifacts = defaultdict(list), []
     for record in wandb_records(path.read_bytes()):
@@ -31,7 +31,7 @@ def wandb(folder, step):
 
 
 def wandb_records(data):
-    """The records of a run: of LevelDB's log format, behind 7 bytes of W&B's."""
+    """Records of a run, in LevelDB's log format after 7 bytes of W&B's."""
     from wandb.proto import wandb_internal_pb2
 
     at, record = HEADER.size, b""
@@ -47,7 +47,7 @@ def wandb_records(data):
 
 
 def mlflow(folder):
-    """The metrics of the only run in a file store, and the names of its artifacts."""
+    """Metrics of the only run in a file store, and the names of its artifacts."""
     (run,) = [path.parent for path in folder.glob("*/*/metrics")]
     rows = {}
     for path in (run / "metrics").rglob("*"):

@@ -41,7 +41,7 @@ nbformat.write(notebook, sys.argv[1])
 
 
 def environment(memlab):
-    """The package of this tree, and folders of IPython's in the test's."""
+    """The package of this tree, and IPython's folders inside the test's."""
     paths = [str(ROOT / "python"), os.environ.get("PYTHONPATH", "")]
     return {
         "PYTHONPATH": ":".join(path for path in paths if path),
@@ -51,7 +51,8 @@ def environment(memlab):
 
 
 def run_cells(memlab, cells, preload=False, value="None", env=None, **options):
-    """Runs cells in a shell. Returns what each wrote, showed and raised, and the value of an expression after the last."""
+    """Runs cells in a shell. Returns each cell's output, display and error, and the value of an expression after the
+    last."""
     (memlab.folder / "cells").write_text(json.dumps([cells, value]))
     (memlab.folder / "shell.py").write_text(_SHELL)
     run = memlab.python(memlab.folder / "shell.py", preload=preload, env=environment(memlab) | (env or {}), **options)
@@ -77,5 +78,5 @@ def notebook_of(cells):
 
 
 def shown(cell, kind="text/html"):
-    """What a cell of a notebook displays in one form."""
+    """Content that a notebook cell displays in one form."""
     return [output.data[kind] for output in cell.outputs if output.output_type == "display_data" and kind in output.data]

@@ -1,4 +1,5 @@
-"""`memlab.memory_profiler`: pytorch_mem_profiler's table and file, what it got wrong, and sums that agree with PyTorch's."""
+"""`memlab.memory_profiler`: pytorch_mem_profiler's table and file, its corrected errors, and sums that agree with
+PyTorch's."""
 
 import copy
 import csv
@@ -115,7 +116,7 @@ def test_readme(memlab, preload):
 
 @EITHER_WAY
 def test_feature_maps_and_peak(memlab, preload):
-    # GIVEN a transformer from its configuration in a training, with a known start and peak
+    # GIVEN training of a transformer built from its configuration, with a known start and peak
     program = memlab.folder / "program.py"
     program.write_text("""
 import json, sys, torch, memlab
@@ -145,7 +146,7 @@ print(json.dumps([vars(profiler.last), peak, {name: size for name, size in befor
     assert done.code == 0, done.errors
     row, peak, before_backward = json.loads(done.output)
 
-    # WHEN an iteration is measured, THEN its feature maps are the activations that wait for backward, by layer
+    # WHEN an iteration is measured, THEN its feature maps are the activations saved for backward, by layer
     assert row["feature_maps"] == before_backward
     assert {"encoder.layer.0.attention.self", "encoder.layer.2.output.LayerNorm"} <= set(before_backward)
     # and all layers at the peak sum to PyTorch's peak of the iteration
@@ -211,7 +212,7 @@ def test_feature_maps_are_those_of_one_iteration(model, capsys):
     profiler.close()
     assert seen[0] == seen[2] == 4 * seen[1]
 
-    # and they are what is there at the end of the forward: autograd has dropped the output of the first linear layer
+    # and they are the tensors alive at the end of the forward: autograd has dropped the output of the first linear layer
     assert profiler.last.feature_maps == {"1": 32 * 256 * 4, "2": 32 * 256 * 4, "3": 32 * 8 * 4}
 
 
@@ -222,7 +223,7 @@ class Outputs:
 
 
 class Nested(nn.Module):
-    """Returns tensors in a dataclass, a dictionary and tuples, and None among them."""
+    """Returns tensors in a dataclass, a dictionary and tuples, and a None among them."""
 
     def __init__(self):
         super().__init__()
@@ -243,7 +244,7 @@ def test_outputs_of_all_kinds(capsys):
             out = model(torch.ones(4, 8, 16))
             out.first.sum().backward()
             profiler.record_stats()
-    # what the attention returns, and the LSTM's output with its two states
+    # the attention's result, and the LSTM's output with its two states
     assert profiler.last.feature_maps["attention"] == 4 * 8 * 16 * 4
     assert profiler.last.feature_maps["lstm"] == (4 * 8 + 4 + 4) * 16 * 4
     assert profiler.last.intermediate_gradients > 0
@@ -299,7 +300,7 @@ def test_one_row_per_period(model, capsys):
 
 
 def hooks_of(model):
-    """Everything that is hooked to a model or to optimizers."""
+    """All hooks on a model or on optimizers."""
     modules = [(m._forward_hooks, m._forward_pre_hooks, m._backward_hooks) for m in model.modules()]
     parameters = [getattr(p, "_post_accumulate_grad_hooks", None) for p in model.parameters()]
     return [
@@ -325,7 +326,7 @@ def test_hooks_are_removed(model, how, capsys):
         with pytest.raises(KeyError), profiler:
             raise KeyError
 
-    # THEN no hook is left, and recording says that it is over
+    # THEN no hook is left, and further recording reports that the profiler is closed
     assert hooks_of(model) == before
     with pytest.raises(RuntimeError, match="closed"):
         profiler.record_stats()
@@ -333,14 +334,14 @@ def test_hooks_are_removed(model, how, capsys):
 
 @pytest.mark.parametrize("period", [0, -3, 2.5, None])
 def test_wrong_period(model, period):
-    # GIVEN a period that is none; WHEN a profiler is made, THEN the error says what to give, and the process goes on
+    # GIVEN an invalid period; WHEN a profiler is created, THEN the error names a valid one, and the process continues
     with pytest.raises(ValueError, match="give 1 to print every iteration"):
         memlab.memory_profiler(model, print_period=period)
     assert hooks_of(model)[:2] == [0, 0]
 
 
 def test_wrong_model():
-    # GIVEN no model; WHEN a profiler is made, THEN the error says what it takes
+    # GIVEN no model; WHEN a profiler is created, THEN the error names the expected argument
     with pytest.raises(TypeError, match=r"memlab\.memory_profiler takes a model"):
         memlab.memory_profiler([nn.Linear(2, 2)])
 
@@ -356,7 +357,7 @@ def test_copies_and_files_of_the_model(model, capsys):
 
 
 def test_profiler_keeps_nothing_alive(model, capsys):
-    # GIVEN a profiler whose model and outputs are dropped; WHEN it records, THEN they are gone and nothing is raised
+    # GIVEN a profiler whose model and outputs are dropped; WHEN it records, THEN they are freed and nothing is raised
     import gc
     import weakref
 
@@ -377,7 +378,7 @@ def test_profiler_keeps_nothing_alive(model, capsys):
 
 
 def test_two_files_in_one_second(model, tmp_path, monkeypatch, capsys):
-    # GIVEN two profilers made in one second; WHEN both write files, THEN each has its own
+    # GIVEN two profilers created in one second; WHEN both write files, THEN each has its own
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(table, "time", types.SimpleNamespace(strftime=lambda form: "20261128120000"))
     profilers = [memlab.memory_profiler(model, csv=True) for _ in range(2)]
@@ -400,7 +401,7 @@ def test_compiled_model(model, capsys):
 
 
 def test_without_cuda():
-    # GIVEN no CUDA device; WHEN a profiler is used, THEN one line says so and the table has what is known
+    # GIVEN no CUDA device; WHEN a profiler is used, THEN one line reports it and the table has the known figures
     program = """
 import torch, memlab
 model = torch.nn.Linear(256, 256)

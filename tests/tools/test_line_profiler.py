@@ -1,4 +1,4 @@
-"""LineProfiler, profile, profile_every: the names of pytorch_memlab, its README's numbers, and right where it is wrong."""
+"""LineProfiler, profile, profile_every: pytorch_memlab's names, its README's numbers, and correct results where it errs."""
 
 import json
 import re
@@ -55,7 +55,7 @@ MIB = 1 << 20
 
 
 def rows(output, function):
-    """The rows of a function in printed output: the cells in front of the code, by the code."""
+    """Rows of a function in printed output: the cells in front of the code, by the code."""
     table = output.split(f"## {function}\n")[1].split("\n## ")[0]
     return {match[2].strip(): match[1].split() for match in re.finditer(r"^((?: *[\d.]+[BKMG]?)* +\d+)  (.*)$", table, re.M)}
 
@@ -75,7 +75,7 @@ def test_the_example_of_the_readme_prints_its_numbers(memlab, preload):
 
 
 def test_every_counter_of_pytorch_is_a_column(memlab):
-    # GIVEN a function that asks PyTorch for its counters after each of its lines
+    # GIVEN a function that reads PyTorch's counters after each of its lines
     program = """
     stats = []
     def work():
@@ -116,7 +116,7 @@ def test_every_counter_of_pytorch_is_a_column(memlab):
     # WHEN its profile is shown THEN every counter at the end of every line is PyTorch's
     (count, differences, said), _ = run_tool(memlab, FIGURES + dedent(program))
     assert count >= 81 and differences == []
-    # AND a wrong name gets the list of the right ones
+    # AND the error for an unknown column lists the valid ones
     assert "'active_bytes.al.peak' is no column" in said and "reserved_bytes" in said and "line.kept" in said
 
 
@@ -162,22 +162,22 @@ def test_recursion_generators_exceptions_threads_and_backward(memlab):
     """
     found, _ = run_tool(memlab, FIGURES + dedent(program))
     start = 5 * MIB  # The parameters and the input.
-    # A line of a recursive function counts each block once, and its peak has what it called in it.
+    # A line of a recursive function counts each block once, and its peak includes its calls.
     fall = found["fall"]
     assert fall['x = torch.zeros(1 << 18, device="cuda")'] == [start + 3 * MIB, 3 * MIB, 0, 3, MIB]
     assert fall["fall(n - 1)"] == [start + 3 * MIB, 2 * MIB, 0, 2, 2 * MIB]
-    # A generator's lines run only while it runs; what its caller keeps counts as kept.
+    # A generator's lines run only while it runs; memory that its caller keeps counts as kept.
     assert found["numbers"]['y = torch.zeros(1 << 18, device="cuda")'][:3] == [start + 3 * MIB, 3 * MIB, 3 * MIB]
     (consumed,) = (cells for text, cells in found["consume"].items() if text.startswith("return"))
     assert consumed[1:3] == [3 * MIB, 3 * MIB]
-    # A line that an exception left has ended: the caller's later lines are not its own.
+    # A line that an exception left has ended: the caller's later lines do not count for it.
     held = start + 3 * MIB
     assert found["fail"]["raise KeyError"][0] == held + MIB
     assert found["survive"]["fail()"] == [held + MIB, MIB, 0, 1, MIB]
     assert found["survive"]['big = torch.zeros(1 << 20, device="cuda")'][1] == 4 * MIB
-    # Threads are seen.
+    # Threads are profiled.
     assert found["worker"]['w = torch.zeros(1 << 19, device="cuda")'][1:4] == [2 * MIB, 0, 1]
-    # Backward's memory belongs to the lines whose operations it is for; its peak to the line that called it.
+    # Backward's memory belongs to the lines of its operations; its peak to the line that called it.
     forward, backward = found["train"]["loss = net(x).sum()"], found["train"]["loss.backward()"]
     assert forward[2] >= 4 * MIB and backward[4] >= 4 * MIB
 
@@ -195,7 +195,7 @@ def test_the_def_line_shows_memory_at_the_call(memlab):
     write(figures(prof))
     """
     found, _ = run_tool(memlab, FIGURES + dedent(program))
-    # THEN that peak is no line's of the function
+    # THEN that peak belongs to no line of the function
     assert found["work"]["def work():"][0] == 0
     assert found["work"]['a = torch.zeros(1 << 18, device="cuda")'][0] == MIB
 
@@ -226,7 +226,7 @@ def test_compiled_functions_are_seen(memlab):
 
 
 def test_profilers_leave_each_other_and_other_tracers_alone(memlab):
-    # GIVEN a function that prints at exit, a tracer of the program's, and a profiler that comes and goes
+    # GIVEN a function that prints at exit, a tracer of the program, and a second profiler that starts and stops
     program = """
     import sys
     from memlab import profile
@@ -250,7 +250,7 @@ def test_profilers_leave_each_other_and_other_tracers_alone(memlab):
     write([still, "line" in seen, figures(prof, "line.allocated")])
     """
     (still, traced, found), run = run_tool(memlab, FIGURES + dedent(program))
-    # THEN each sees all of its own
+    # THEN each sees all its events
     assert still and traced
     assert found["sometimes"]['return torch.zeros(1 << 18, device="cuda")'] == [MIB]
     always = rows(run.output, "always")
@@ -345,17 +345,17 @@ def test_a_line_of_several_devices(monkeypatch):
         (table,) = prof.profiles()
         return {text.strip(): [value_of(column)(found) for column in columns] for _, text, found in table.rows() if found}
 
-    # THEN what the first allocated and freed, and how often it ran, is the sum of both, in any order, AND of counters and
-    # peaks it has the most
+    # THEN the first line's allocated and freed bytes and its hits are the sums of both devices, in any order, AND its
+    # counters and peaks are the maxima
     for _ in range(2):
         found = figures()
         assert found["value = [value]"] == [3, 400, 240, 160, 80, 28, 150, 3, 15, 3]
         rows.reverse()
-    # AND the second has the figures of the device that is profiled now
+    # AND the second has the figures of the currently profiled device
     assert found["return value"] == [0, 100, 60, 40, 20, 7, None, None, None, 1]
 
 
-def test_no_data_says_why(memlab):
+def test_missing_data_has_a_reason(memlab):
     program = """
     from memlab import profile
     @profile
@@ -489,7 +489,7 @@ def pythons():
 
 @pytest.mark.parametrize("python", pythons())
 def test_lines_are_marked_on_every_cpython(memlab, python):
-    # GIVEN a CPython, with PyTorch or not, WHEN functions run THEN each line is counted as often as it ran
+    # GIVEN a CPython, with PyTorch or not, WHEN functions run THEN each line's count equals its executions
     script = memlab.folder / "hits.py"
     script.write_text(HITS)
     version = subprocess.run(

@@ -1,4 +1,4 @@
-"""Callbacks of trainers in a training on two simulated cards: rank 0 logs its own memory, the report is on both ranks."""
+"""Trainer callbacks in training on two simulated cards: rank 0 logs its own memory, and the report covers both ranks."""
 
 import json
 import re
@@ -10,8 +10,8 @@ from conftest import PYTHON
 
 pytest.importorskip("tensorboard")
 
-# Each rank's line is printed by one write, because both print at once.
-# PyTorch's counters right before and after memlab reads its own: Gloo's threads free memory at any time.
+# Each rank prints its line in one write, because both print at once. PyTorch's counters right before and after memlab reads
+# its own: Gloo's threads free memory at any time.
 MEASURED = """
 from memlab._logging.figures import Interval
 
@@ -32,8 +32,8 @@ def begun(interval, begin=Interval.begin):
 seen = []
 Interval.next, Interval.begin = measured, begun
 """
-# Rank 1 keeps more than rank 0, so that one's figures are not the other's. Gloo, because ranks do not wait for each other
-# with NCCL's stand-in, and it only counts the objects that Lightning sends.
+# Rank 1 keeps more than rank 0, so that their figures differ. Uses Gloo, because ranks do not wait for each other with
+# NCCL's stand-in, which only counts the objects that Lightning sends.
 LIGHTNING = (
     logged_trainings.LIGHTNING
     + MEASURED
@@ -87,7 +87,7 @@ print(json.dumps([arguments.process_index, seen]) + '\\n', end='', flush=True)
 )
 def test_rank_0_logs_its_own_memory_and_reports_on_all(memlab, needed, program, logs, prefix, steps):
     pytest.importorskip(needed)
-    # GIVEN a training on two cards, of which the second holds more
+    # GIVEN training on two cards, the second of which holds more
     script = memlab.folder / "program.py"
     script.write_text(program)
     # WHEN torchrun starts it under `memlab run`, with the callback in each rank
@@ -96,16 +96,16 @@ def test_rank_0_logs_its_own_memory_and_reports_on_all(memlab, needed, program, 
     assert run.code == 0, run.errors
     truth = dict(json.loads(line) for line in run.output.splitlines() if line.startswith("["))
     assert truth[0] and not truth[1]
-    # THEN the log of rank 0 has PyTorch's peak and what is allocated in rank 0, each once
+    # THEN the log of rank 0 has PyTorch's peak and allocated bytes of rank 0, each once
     (folder,) = memlab.folder.glob(logs)
     rows = loggers.tensorboard(folder)
     for index, name in enumerate(("peak", "allocated")):
-        # (Hugging Face's Trainer tells its callbacks of the last step twice.)
+        # (Hugging Face's Trainer sends the last step to its callbacks twice.)
         logged = rows[f"{prefix}memlab/{name}"]
         assert [step for step, _ in logged] == steps
         for (_, nbytes), counted in zip(logged, truth[0], strict=False):
             least, most = counted[index]
             assert least <= nbytes <= most
-    # AND there is one report, on both ranks
+    # AND one report covers both ranks
     (page,) = memlab.folder.rglob("memlab-report.html")
     assert "2 ranks" in re.sub(r"<[^>]+>", "", page.read_text())

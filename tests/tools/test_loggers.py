@@ -1,4 +1,4 @@
-"""`memlab.log` and the callbacks of trainers: real loggers have PyTorch's own figures, to the byte."""
+"""`memlab.log` and the trainers' callbacks: real loggers receive PyTorch's own figures, to the byte."""
 
 import json
 import weakref
@@ -14,9 +14,9 @@ from tool_runs import START, run_tool
 for needed in ("tensorboard", "wandb", "mlflow"):
     pytest.importorskip(needed)
 
-# MLflow's files in the folder of the test, and W&B without its servers.
+# MLflow's files in the test's folder, and W&B without its servers.
 OFFLINE = {"WANDB_MODE": "offline", "MLFLOW_TRACKING_URI": "file:./mlruns", "MLFLOW_ALLOW_FILE_STORE": "true"}
-# Longer than any machine takes, instead of half a minute and one and a half.
+# Longer than any machine needs, instead of W&B's 30 and 90 seconds.
 OFFLINE |= {"WANDB__SERVICE_WAIT": "240", "WANDB_INIT_TIMEOUT": "240"}
 PLAIN = """
 import json, mlflow, torch, wandb, memlab
@@ -51,7 +51,7 @@ json.dump([truth, returned, seen, torch.cuda.max_memory_allocated(), active], op
 
 @START
 def test_every_logger_has_the_figures_of_pytorch(memlab, preload):
-    # GIVEN a training that keeps more with each step
+    # GIVEN training that keeps more with each step
     # WHEN it logs to TensorBoard, W&B and MLflow
     (truth, returned, seen, peak, active), _ = run_tool(memlab, PLAIN, preload, env=OFFLINE)
     written = {
@@ -59,26 +59,26 @@ def test_every_logger_has_the_figures_of_pytorch(memlab, preload):
         "wandb": loggers.wandb(memlab.folder, "memlab/step")[0],
         "mlflow": loggers.mlflow(memlab.folder / "mlruns")[0],
     }
-    # THEN each has the peak since the last time, what is allocated and what is reserved, to the byte
+    # THEN each has the peak since the last call, and the allocated and reserved bytes, exactly
     for name, column in (("peak", 0), ("allocated", 1), ("reserved", 2), ("peak_reserved", 3)):
         expected = [(step, row[column]) for step, row in enumerate(truth)]
         assert [(step, figures[f"memlab/{name}"]) for step, figures in enumerate(returned)] == expected
         for logger, rows in written.items():
             assert rows[f"memlab/{name}"][:3] == expected, (logger, name)
-    # AND what was kept and how far the peak rose, by category what was held at it
+    # AND the kept bytes, the rise of the peak, and the bytes of each category at the peak
     _, second, third = returned
     assert [second["memlab/kept"], third["memlab/kept"]] == [2 << 20, 3 << 20]
     assert third["memlab/growth"] == third["memlab/peak"] - second["memlab/allocated"]
     parameters = (1024 * 1024 + 1024 + 10 * 1024) * 4 + 512
     assert second["memlab/at_peak/parameter"] == parameters and second["memlab/at_peak/optimizer_state"] >= 2 * parameters
     assert sum(nbytes for name, nbytes in active.items() if "/at_peak/" in name) == active["memlab/used"]
-    # AND a function gets the steps of the optimizer, and without a logger the active runs do
+    # AND a function receives the optimizer's steps, and without a logger the active runs do
     assert seen == [[3, peak]]
     assert written["wandb"]["memlab/peak"][3] == written["mlflow"]["memlab/peak"][3] == (3, active["memlab/peak"])
 
 
-def test_what_is_no_logger_is_refused():
-    # GIVEN something that takes no figures, WHEN it is given as a logger, THEN it is said what would be one
+def test_objects_that_are_not_loggers_are_refused():
+    # GIVEN an object that accepts no figures, WHEN it is passed as a logger, THEN the error names valid ones
     with pytest.raises(TypeError, match="given a int, which is no logger: give one of Lightning's"):
         package.log(0, 3)
     import mlflow
@@ -122,7 +122,7 @@ json.dump(Truth.rows, open("result", "w"))
 @pytest.mark.parametrize("fails", [False, True], ids=["ends", "out of memory"])
 def test_lightnings_loggers_have_the_memory_beside_the_loss(memlab, fails):
     pytest.importorskip("lightning")
-    # GIVEN a training with Lightning's Trainer and three loggers
+    # GIVEN training with Lightning's Trainer and three loggers
     # WHEN it has the callback, and ends, or runs out of memory
     program = LIGHTNING.replace("FAILS", str(fails))
     truth, _ = run_tool(memlab, program, preload=True, env=OFFLINE)
@@ -137,15 +137,15 @@ def test_lightnings_loggers_have_the_memory_beside_the_loss(memlab, fails):
         for rows in (in_tensorboard, in_wandb, in_mlflow):
             got = rows[f"memlab/{name}"]
             assert got[: len(truth)] == expected
-            # AND an out-of-memory has a row of its own
+            # AND an out-of-memory error has a separate row
             assert [step for step, _ in got[len(truth) :]] == ([5] if fails else [])
     assert [step for step, _ in in_tensorboard["loss"]] == [row[0] for row in truth]
-    # AND the evaluation between the epochs is in the figures that follow it
+    # AND the evaluation between the epochs counts in the next figures
     if not fails:
         assert in_mlflow["memlab/peak"][3][1] > 32 << 20 > in_mlflow["memlab/kept"][3][1]
-    # AND the report is beside the logs, and with the loggers that take files
+    # AND the report is beside the logs, and with the loggers that accept files
     page = (folder / "memlab-report.html").read_text()
-    assert "It grows" in page and ("Out of memory" in page) == fails
+    assert "<strong>Growth</strong>" in page and ("Out of memory" in page) == fails
     assert files == ["memlab-report.html"]
     assert artifacts == [("memlab-report", "memlab-report.html")]
 
@@ -176,7 +176,7 @@ transformers.Trainer(model=model, args=arguments, train_dataset=Texts(), callbac
 def test_hugging_faces_reports_have_the_memory_beside_the_loss(memlab, fails):
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
-    # GIVEN a training with Hugging Face's Trainer, which reports to three
+    # GIVEN training with Hugging Face's Trainer, which reports to three
     script = memlab.folder / "program.py"
     script.write_text(dedent(HUGGING_FACE.replace("FAILS", str(fails))))
     # WHEN it has the callback, and ends, or runs out of memory
@@ -196,14 +196,14 @@ def test_hugging_faces_reports_have_the_memory_beside_the_loss(memlab, fails):
         assert in_wandb[f"train/memlab/{name}"] == in_tensorboard[f"train/memlab/{name}"] == expected
     # AND nothing more is printed
     assert "memlab/peak" not in run.output
-    # AND the report is in the output folder, also of a training that raised, and with the loggers that take files
+    # AND the report is in the output folder, also after an exception, and with the loggers that accept files
     assert ("Out of memory" in (memlab.folder / "out" / "memlab-report.html").read_text()) == fails
     assert files == ["memlab-report.html"]
     assert artifacts == [("memlab-report", "memlab-report.html")]
 
 
-def test_what_a_callback_deletes_is_gone_while_the_trainer_logs():
-    # GIVEN a callback of Hugging Face's that finds those who report, and then drops an object
+def test_objects_deleted_by_a_callback_are_freed_while_the_trainer_logs():
+    # GIVEN a Hugging Face callback that finds the reporting callbacks, and then drops an object
     transformers = pytest.importorskip("transformers")
     from memlab.integrations.transformers import _reporters
     from transformers.integrations import TensorBoardCallback
@@ -222,6 +222,6 @@ def test_what_a_callback_deletes_is_gone_while_the_trainer_logs():
     handler = CallbackHandler([asking], None, None, None, None)
     handler.callbacks.append(reporting)
     handler.call_event("on_log", None, None, None)
-    # THEN it has found them, and the object is gone
+    # THEN it has found them, and the object is freed
     assert asking.found == [reporting]
     assert asking.kept is None

@@ -1,4 +1,4 @@
-"""%load_ext memlab: %mlrun, %memlab and %%memlab in IPython's shell, beside PyTorch's own counters."""
+"""%load_ext memlab: %mlrun, %memlab and %%memlab in IPython's shell, compared with PyTorch's own counters."""
 
 import re
 import subprocess
@@ -9,7 +9,7 @@ from tool_runs import START
 
 LOAD = "%load_ext memlab\nimport torch, memlab"
 
-# The cells of pytorch_memlab's README, imports aside.
+# The cells of pytorch_memlab's README, without imports.
 README_CELL = """%%mlrun -f func
 import torch
 from memlab import profile, set_target_gpu
@@ -29,7 +29,7 @@ def func(input_size):
 
 
 def table(cell):
-    """What a cell shows of a line profile: by line of code its figures."""
+    """Figures of a displayed line profile, by line of code."""
     (bundle,) = cell.shown
     found = {}
     for row in bundle["text/plain"].splitlines():
@@ -46,9 +46,9 @@ def test_the_readme_cells_run(memlab, preload):
     results, _ = run_cells(memlab, cells, preload, devices=2)
     _, defined, called, line = results
     assert [result.error for result in results] == [None] * 4 and not "".join(result.err for result in results)
-    # THEN a cell that only defines the function says that nothing called it
+    # THEN a cell that only defines the function reports that nothing called it
     assert "no data: the function was not called" in defined.shown[0]["text/plain"]
-    # AND in others each line has the figures of the GPU that it chose
+    # AND in others each line has the figures of the selected GPU
     figures = table(called)
     size = 4 * (1024 * 1024 + 1024)
     assert figures["net1 = torch.nn.Linear(1024, 1024).cuda(0)"][0] == f"{size / 2**20:.2f}M"
@@ -61,7 +61,7 @@ def test_the_readme_cells_run(memlab, preload):
 
 @START
 def test_functions_of_the_cell_itself(memlab, preload):
-    # GIVEN a cell that defines what it profiles, run again with another body, and names that an import and a class give
+    # GIVEN a cell that defines the profiled function, run again with another body, and names from an import and a class
     cell = "%%mlrun -f f\ndef f():\n    return torch.ones({0} << 18, device='cuda')\nlen(f())"
     module = memlab.folder / "mine.py"
     module.write_text("import torch\ndef g():\n    return torch.ones(1 << 18, device='cuda')\n")
@@ -70,7 +70,7 @@ def test_functions_of_the_cell_itself(memlab, preload):
     results, _ = run_cells(memlab, [LOAD, cell.format(1), cell.format(4), others], preload)
     _, first, again, others = results
     assert [result.error for result in results] == [None] * 4
-    # THEN the function that the cell defined is profiled, not the one of an earlier run
+    # THEN the function that the cell defined is profiled, not that of an earlier run
     for result, n in ((first, 1), (again, 4)):
         assert table(result)[f"return torch.ones({n} << 18, device='cuda')"][3] == f"{n}.00M"
     # AND the value of the last expression is shown, unless the cell ends with ;
@@ -90,15 +90,15 @@ def test_statements_run_as_they_stand(memlab, preload):
         "%mlrun -qf f w = [f(i) for i in range(n)]",
     ]
     results, values = run_cells(memlab, cells, preload, value="[x, y, z, w]")
-    # THEN they did what they say
+    # THEN they run as in plain Python
     assert [result.error for result in results] == [None] * 5 and not "".join(result.err for result in results)
     assert values == [[], ["a  b", {"n": 3}, "$n"], -3, [[0], [1], [2]]]
-    # AND without -f it is said that nothing is profiled
+    # AND without -f the output reports that nothing is profiled
     assert results[1].out == "no data: no function is profiled: name one with -f\n"
 
 
 @START
-def test_the_options_do_what_they_say(memlab, preload):
+def test_options_of_the_magics(memlab, preload):
     setup = (
         LOAD
         + "\ndef f(device='cuda'):\n    kept = torch.ones(1 << 20, device=device)\n    return kept\nname = 'figures.txt'"
@@ -118,7 +118,7 @@ def test_the_options_do_what_they_say(memlab, preload):
     assert [result.error for result in results] == [None] * 8, [result.err for result in results]
     # THEN -q shows nothing, and -r returns the profiler instead
     assert (quiet.out, quiet.shown, returned.out, returned.shown, kind) == ("", [], "", [], "LineProfiler1")
-    # AND -T writes the text that is shown, with the columns that were asked for
+    # AND -T writes the displayed text, with the requested columns
     assert (memlab.folder / "figures.txt").read_text().strip() == written.shown[0]["text/plain"].strip()
     assert written.out == "the figures are in figures.txt\n"
     assert (both.out, both.shown) == ("", [])
@@ -131,8 +131,8 @@ def test_the_options_do_what_they_say(memlab, preload):
     assert table(gpu)[line][0] == "4.00M"
 
 
-def test_mistakes_are_said_in_one_line(memlab):
-    # GIVEN cells that cannot run as they stand, and what is said of each
+def test_mistakes_are_reported_in_one_line(memlab):
+    # GIVEN cells that cannot run as they stand, and the message for each
     mistakes = [
         ("%mlrun -f nothing ran = 1", "'nothing' is no function: NameError: name 'nothing' is not defined"),
         ("%mlrun -f 3 ran = 1", "'3' is no function: 3 has no Python code"),
@@ -155,7 +155,7 @@ def test_mistakes_are_said_in_one_line(memlab):
     # WHEN they are run, one after the other
     lines = [line for line, _ in mistakes]
     (_, *results), ran = run_cells(memlab, [LOAD + "\ndef f():\n    pass\nran = 0", *lines], value="ran")
-    # THEN there is one line, no traceback, and nothing ran
+    # THEN each prints one line without a traceback, and nothing ran
     for (line, message), result in zip(mistakes, results, strict=True):
         assert result.err.startswith("UsageError: ") and message in result.err and result.err.count("\n") == 1, line
         assert (result.error, result.shown) == ("UsageError", []), line
@@ -188,7 +188,7 @@ loss.item()
 
 @START
 def test_a_cell_has_pytorchs_figures(memlab, preload):
-    # GIVEN a training in a cell, between PyTorch's counters
+    # GIVEN training in a cell, between PyTorch's counters
     counted = "torch.cuda.reset_peak_memory_stats(); before = torch.cuda.memory_allocated()"
     value = """[before, torch.cuda.max_memory_allocated(), after, torch.cuda.max_memory_reserved(),
         figures.start, figures.peak, figures.end, figures.peak_reserved,
@@ -198,18 +198,18 @@ def test_a_cell_has_pytorchs_figures(memlab, preload):
         torch.cuda.memory_stats()["allocated_bytes.all.allocated"]]""".replace("\n", "")
     (*_, result), values = run_cells(memlab, [LOAD + TRAINING, counted, STEPS], preload, value=value)
     before, peak, after, reserved, *own, lines, categories, timeline, rest, _ = values
-    # THEN they are the cell's, to the byte
+    # THEN they equal the cell's, to the byte
     assert own == [before, peak, after, reserved]
     assert rest == [peak - before, after - before, "In[3]", None]
     for figure, column in ((before, 3), (peak, 4), (after, 5)):
         assert sum(line[column] for line in lines) == figure
-    # AND its lines are named as the notebook names them, with their text and the numbers that the cell has
+    # AND its lines are named as the notebook names them, with their text and their numbers in the cell
     named = {(file, number): code for file, number, code, *_ in lines}
     assert named["In[3]", 3] == 'x = torch.randn(512, 1024, device="cuda")'
     assert named["In[3]", 4] == "loss = model(x).sum()"
     assert named["In[3]", 6] == "optimizer.step()"
     assert named["In[1]", 3].startswith("model = torch.nn.Sequential(")
-    # AND memory over time has the peak, and begins and ends as the cell does
+    # AND memory over time has the peak, and begins and ends with the cell
     duration, peak_time, _, points = timeline
     assert max(most for _, _, most, _, _ in points) == peak
     assert (points[0][1], points[-1][3]) == (before, after)
@@ -226,22 +226,22 @@ def test_a_cell_has_pytorchs_figures(memlab, preload):
 def test_a_cell_that_fails_shows_its_figures(memlab, preload):
     cell = "%%memlab -o figures\nx = torch.ones(1 << 20, device='cuda')\nraise ValueError('so')"
     (_, result, after), kept = run_cells(memlab, [LOAD, cell, "1 + 1"], preload, value="[figures.kept, figures.error]")
-    # THEN the error is the cell's, with its line, and the figures are there
+    # THEN the cell's own error is raised, with its line, and the figures are shown
     assert result.error == "ValueError" and "raise ValueError('so')" in result.out
     assert kept == [4 << 20, "ValueError"] and "failed after" in result.shown[0]["text/plain"]
     assert after.error is None
 
 
-def test_what_a_cell_kept_is_not_what_it_changed(memlab):
-    # GIVEN a cell that runs twice: the second time it frees what the first one kept; and one that ends the recording
+def test_kept_memory_of_a_cell_is_not_its_change(memlab):
+    # GIVEN a cell that runs twice and frees the first run's memory in the second, and one that ends the recording
     cell = "%%memlab -o figures\nx = torch.ones(1 << 20, device='cuda')"
     value = "[figures.start, figures.end, figures.kept, [[line.file, line.kept] for line in figures.lines]]"
     cells = [LOAD, cell, cell, "%%memlab\nmemlab.stop()"]
     results, figures = run_cells(memlab, cells[:3], value=value)
-    # THEN the lines are those of the second run, and kept is what is live of what it allocated
+    # THEN the lines are those of the second run, and kept is the live part of its allocations
     assert figures == [4 << 20, 4 << 20, 4 << 20, [["In[3]", 4 << 20], ["In[2]", 0]]]
     assert "after 4.00 MiB (0 B); kept 4.00 MiB of the 4.00 MiB" in results[2].shown[0]["text/plain"]
-    # AND without figures it is said why
+    # AND a cell without figures gives the reason
     results, _ = run_cells(memlab, cells)
     assert "no figures: `memlab.stop()` ended the recording" in results[3].shown[0]["text/plain"]
 
@@ -258,7 +258,7 @@ def test_a_cell_runs_as_without_the_magic(memlab):
     ]
     value = "[[(line.file, line.line, line.code) for line in figures.lines + empty.lines if line.kept], g(), files[0]]"
     results, (lines, g, files) = run_cells(memlab, cells, value=value)
-    # THEN they do what they do without it, under the names and numbers that they have in the notebook
+    # THEN they run as without the magic, under their names and numbers in the notebook
     assert [result.error for result in results] == [None] * 4 + ["SyntaxError", None]
     assert results[1].out.endswith("Out[2]: 'one'\n") and (g, files) == (5, "one")
     assert lines == [
@@ -292,7 +292,7 @@ def test_the_gpu_now(memlab, preload):
     assert [bundle["text/plain"][:6] for bundle in results[2].shown] == ["cuda:1"] and results[3].shown == []
 
 
-def test_without_a_gpu_each_says_why(memlab):
+def test_without_a_gpu_each_magic_gives_the_reason(memlab):
     # GIVEN a machine without one
     cells = [LOAD, "%memlab", "%%memlab\nx = 1", "%%mlrun -f f\ndef f():\n    return 1\nf();"]
     results, _ = run_cells(memlab, cells, env={"CUDA_VISIBLE_DEVICES": ""})

@@ -1,4 +1,4 @@
-"""Notebooks in a kernel on the simulated card: what they show, in a browser, and what a running cell sends."""
+"""Notebooks in a kernel on the simulated card: their display in a browser, and the messages of a running cell."""
 
 import json
 import re
@@ -51,7 +51,7 @@ def browser():
         yield browser
 
 
-# JupyterLab's rules for outputs, as far as they concern what is in ours.
+# JupyterLab's style rules that affect memlab's outputs.
 JUPYTERLAB = """
 .jp-RenderedHTMLCommon code { background-color: #fed; color: #123; padding: 1px 5px; }
 .jp-RenderedHTMLCommon :not(pre) > code { background-color: #eee; padding: 1px 5px; }
@@ -79,7 +79,7 @@ def test_a_notebook_keeps_what_its_cells_showed(notebook):
         assert len(shown(cell)) == len(shown(cell, "text/plain")) == 1
         assert not shown(cell, "application/vnd.jupyter.widget-view+json")
     assert "In[7] failed after" in shown(notebook.cells[6], "text/plain")[0]
-    # AND lines are named as the notebook numbers its cells
+    # AND lines have the notebook's cell numbers
     text = shown(notebook.cells[2], "text/plain")[0]
     assert 'In[3]:3  loss = model(torch.randn(2048, 1024, device="cuda")).sum()' in text
     assert "In[2]:2  model = torch.nn.Sequential(" in shown(notebook.cells[4], "text/plain")[0]
@@ -91,14 +91,14 @@ def test_the_html_in_a_browser(browser, notebook, tmp_path, background, ink):
     html = "".join(part for cell in notebook.cells for part in shown(cell))
     path = page_of(tmp_path, html, background, ink)
     page = browser.open(path, width=1000)
-    # THEN there are no errors, and nothing is fetched
+    # THEN it has no errors, and fetches nothing
     assert (page.complaints, page.requests) == ([], [path.as_uri()])
-    # AND all text has the colour of the notebook, but that on the colours of categories
+    # AND all text has the colour of the notebook, except on the colours of categories
     inks = "[...new Set([...document.querySelectorAll('.memlab-out :is(p, th, td, code, summary, text)')].map("
     inks += "it => getComputedStyle(it)[it.tagName == 'text' ? 'fill' : 'color']))]"
     red, green, blue = (int(ink[at : at + 2], 16) for at in (1, 3, 5))
     assert page.evaluate(inks) == [f"rgb({red}, {green}, {blue})"]
-    # AND places and code begin at the left, without JupyterLab's background
+    # AND file names and code are left-aligned, without JupyterLab's background
     styles = "[...new Set([...document.querySelectorAll('.memlab-out {}')].map(it => getComputedStyle(it).{}))]"
     assert page.evaluate(styles.format("td.what", "textAlign")) == ["left"]
     assert page.evaluate(styles.format("code", "backgroundColor")) == ["rgba(0, 0, 0, 0)"]
@@ -112,7 +112,7 @@ def test_the_html_in_a_browser(browser, notebook, tmp_path, background, ink):
 def test_the_chart_shows_the_course(browser, notebook, tmp_path):
     peak, reserved, end = map(int, notebook.cells[3].outputs[0].text.split())
     page = browser.open(page_of(tmp_path, shown(notebook.cells[2])[0], "#ffffff", "#000000"))
-    # THEN the areas are as high as PyTorch's counters say
+    # THEN the heights of the areas match PyTorch's counters
     boxes = page.evaluate(
         "[...document.querySelectorAll('svg path[fill^=\"#\"], svg path[stroke-width]')].slice(0, 3).map("
         "it => { const box = it.getBBox(); return [box.y, box.y + box.height]; })"
@@ -120,7 +120,7 @@ def test_the_chart_shows_the_course(browser, notebook, tmp_path):
     (most, bottom), (least, _), (top, _) = boxes
     assert (bottom - most) / (bottom - top) == pytest.approx(peak / reserved, abs=0.01)
     assert least > most
-    # AND it says so to those who cannot see it
+    # AND its label has the figures for screen readers
     label = page.evaluate("document.querySelector('svg').getAttribute('aria-label')")
     assert re.fullmatch(r"memory over [\d.]+ \w+: peak [\d.]+ MiB allocated, at most [\d.]+ MiB reserved", label)
     # AND the categories fill their bar, each with its name, letter and bytes
@@ -184,7 +184,7 @@ def test_a_widget_follows_a_running_cell(memlab):
     run = memlab.run(PYTHON, memlab.folder / "followed.py", preload=False, env=environment(memlab))
     assert run.code == 0, run.errors
     _, widget, _, output = json.loads((memlab.folder / "result").read_text())
-    # THEN the widget was shown, got figures that rise, and HTML took its place in the end
+    # THEN the widget was shown, received rising figures, and was replaced by HTML in the end
     (first, shown_first), *updates, (last, shown_last) = widget
     assert first == "display_data" and "application/vnd.jupyter.widget-view+json" in shown_first
     pages = [html for kind, html in updates if kind == "comm_msg" and "running" in html]
@@ -205,7 +205,7 @@ def test_a_widget_follows_a_running_cell(memlab):
 def test_the_widget_in_a_browser(browser, tmp_path):
     from memlab._notebook.live import _WIDGET
 
-    # GIVEN the widget's module and a model such as a front end gives it
+    # GIVEN the widget's module, and a model like a front end's
     script = _WIDGET.replace("export default", "window.widget =")
     script += "const heard = {}; window.model = {html: '<b>1</b>', get() { return this.html; }, "
     script += "on(what, then) { heard[what] = then; }};"
@@ -213,14 +213,14 @@ def test_the_widget_in_a_browser(browser, tmp_path):
     path = tmp_path / "widget.html"
     path.write_text(f"<!doctype html><body></body><script type=module>{script}</script>")
     page = browser.open(path)
-    # THEN it shows the HTML, and what comes later
+    # THEN it shows the HTML, and later updates
     assert page.evaluate("document.querySelector('b').textContent") == "1"
     page.evaluate("model.html = '<b>2</b>'; heard['change:html']()")
     assert page.evaluate("document.body.textContent.trim()") == "2" and page.complaints == []
 
 
 def without_figures(outputs):
-    """The outputs of a cell, without what differs from run to run or from one PyTorch to another."""
+    """Outputs of a cell, without values that vary between runs or PyTorch versions."""
     plain = []
     for output in outputs:
         text = output.get("text") or output.get("data", {}).get("text/plain", "")
@@ -233,11 +233,11 @@ def test_the_example_notebook_shows_what_is_saved(memlab):
     saved, example = nbformat.read(EXAMPLE, 4), nbformat.read(EXAMPLE, 4)
     # WHEN the example runs
     run = run_notebook(memlab, example)
-    # THEN no cell fails, and each shows what the file has
+    # THEN no cell fails, and each shows the outputs of the file
     assert saved.cells and any(shown(cell) for cell in saved.cells if cell.cell_type == "code")
     for now, then in zip(run.cells, saved.cells, strict=True):
         if now.cell_type == "code":
             assert without_figures(now.outputs) == without_figures(then.outputs), now.source
             assert all(output.output_type != "error" for output in now.outputs)
-    # AND it names no machine
+    # AND it contains no path of a machine
     assert not re.search(r"/(home|root|tmp|work)/", EXAMPLE.read_text())

@@ -1,4 +1,4 @@
-"""The pytest plugin: limits on the GPU memory of tests, and what it says about those that exceed them."""
+"""The pytest plugin: limits on the GPU memory of tests, and its reports of those that exceed them."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from conftest import ON_GPU, ROOT
 MIB = 1 << 20
 USAGE_ERROR = 4
 
-# What the test files below begin with.
+# Beginning of the test files below.
 HEAD = """
     import gc, pytest, torch, unittest
 
@@ -24,7 +24,7 @@ HEAD = """
 
 
 class Outcome:
-    """What a run of pytest printed, and how each test ended."""
+    """Printed output of a pytest run, and the result of each test."""
 
     def __init__(self, run, report):
         self.code, self.text = run.code, run.output + run.errors
@@ -37,7 +37,7 @@ class Outcome:
                 self.properties[case.get("name")] = found
 
     def message(self, test):
-        """What is printed under the heading of a failed test."""
+        """Text under the heading of a failed test."""
         (text,) = re.findall(
             rf"^_+ (?:ERROR at teardown of )?(?:\w+\.)?{re.escape(test)} _+\n(.*?)(?=^[_=]{{3}})", self.text, re.M | re.S
         )
@@ -131,7 +131,7 @@ def test_tests_that_need_too_much_fail(run_pytest, preload):
         "test_measured": "passed",
         "test_that_fails_itself": "failure",
     }
-    # AND the message names the sizes, as bytes where they would look the same, and the lines
+    # AND the message names the sizes, in bytes if they would look the same, and the lines
     message = outcome.message("test_beyond")
     assert f"needed {12 * MIB} bytes of GPU memory at its peak on cuda:0, and its limit is {12 * MIB - 1} bytes" in message
     first, second = message[message.index("by line:") :].splitlines()[1:3]
@@ -140,9 +140,9 @@ def test_tests_that_need_too_much_fail(run_pytest, preload):
     # AND the layers
     message = outcome.message("test_layers")
     assert re.search(r"by layer:\n +[\d.]+ MiB  0  Linear", message)
-    # AND a test that fails for another reason says that one
+    # AND a test that fails for another reason reports that one
     assert "assert tensor" in outcome.message("test_that_fails_itself")
-    # AND a report for CI has the peak, which is PyTorch's
+    # AND a report for CI has PyTorch's peak
     found = outcome.properties["test_measured"]
     assert int(found["memlab_peak_bytes"]) == max(int(found["pytorch"]), int(found["before"]))
 
@@ -216,15 +216,15 @@ LEAKS = """
 def test_tests_that_leave_memory_fail(run_pytest, preload):
     # GIVEN tests that must leave no memory allocated; WHEN they run
     outcome = run_pytest(LEAKS, preload=preload)
-    # THEN the one that does has an error; not those whose memory is freed by its fixtures, the garbage collector, or pytest,
-    # nor those that PyTorch keeps a workspace for
+    # THEN only the leaking one has an error, and not those whose memory is freed by fixtures, the garbage collector, or
+    # pytest, nor those for which PyTorch keeps a workspace
     assert {name: state for name, state in outcome.tests.items() if state != "passed"} == {
         "test_leaking": "error",
         "test_that_fails_itself": "failure",
         "test_that_is_skipped": "skipped",
         "test_that_is_expected_to_fail": "skipped",
     }
-    # AND it says how much, and which line
+    # AND the error names the bytes and the line
     message = outcome.message("test_leaking")
     assert "left 4.00 MiB of GPU memory allocated on cuda:0, and its limit is 0 B" in message
     assert re.search(r"by line:\n +4.00 MiB  test_it.py:8 mebibytes  return torch.empty", message)
@@ -261,7 +261,7 @@ SCOPES = """
 def test_fixtures_for_several_tests_are_not_the_tests(run_pytest):
     # GIVEN fixtures of a module and of the session; WHEN tests with limits use them first, late and last
     outcome = run_pytest(SCOPES)
-    # THEN their memory counts for no test, and what tests add to it does
+    # THEN the fixtures' memory counts for no test, and each test's additions do
     assert outcome.tests == {
         "test_first": "passed",
         "test_asks_late": "passed",
@@ -297,7 +297,7 @@ def table(outcome):
 def test_the_table_of_the_most_expensive_tests(run_pytest, options):
     # GIVEN tests without markers; WHEN they run with --memlab, in one process or several
     outcome = run_pytest(TABLE, "--memlab", "--memlab-most", "3", *options)
-    # THEN a table at the end has those that need most
+    # THEN a table at the end has the tests with the largest peaks
     assert outcome.code == 0
     assert table(outcome) == [
         ("8.00 MiB", "0 B", "test_it.py::test_sizes[8]"),
@@ -305,7 +305,7 @@ def test_the_table_of_the_most_expensive_tests(run_pytest, options):
         ("3.00 MiB", "0 B", "test_it.py::test_sizes[3]"),
     ]
     assert re.search(r"test_sizes\[8\]\n +8.00 MiB  test_it.py:8 mebibytes\n", outcome.text)
-    # AND without the option there is none
+    # AND without the option no table is printed
     if not options:
         assert "most expensive" not in run_pytest(PEAKS).text
 
@@ -343,7 +343,7 @@ def test_several_gpus(run_pytest):
             KEPT.append(second(5))
     """
     outcome = run_pytest(source, "--memlab", devices=2)
-    # THEN a limit holds for each GPU, or for the one that the marker names
+    # THEN a limit applies to each GPU, or to the one that the marker names
     assert [*outcome.tests.values()] == ["passed", "failure", "passed", "error"]
     assert "needed 5.00 MiB of GPU memory at its peak on cuda:1" in outcome.message("test_second_is_beyond")
     assert "left 5.00 MiB of GPU memory allocated on cuda:1" in outcome.message("test_leak_on_the_second")
@@ -366,7 +366,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize("marker, message", MISTAKES, ids=[marker for marker, _ in MISTAKES])
 def test_mistakes_in_markers(run_pytest, marker, message):
-    # GIVEN a marker with a wrong argument; THEN no test runs, and the message says which marker it is, and what to write
+    # GIVEN a marker with a wrong argument; THEN no test runs, and the message names the marker and a valid argument
     outcome = run_pytest(f"import pytest\n@pytest.mark.{marker}\ndef test_it(): print('run' + 'ning')", "-s", head="")
     assert outcome.code == USAGE_ERROR and "running" not in outcome.text
     (line,) = (line for line in outcome.text.splitlines() if line.startswith("ERROR:"))
@@ -377,7 +377,7 @@ def test_mistakes_in_markers_under_xdist(run_pytest):
     # GIVEN a marker with a wrong argument, and a worker, whose usage errors pytest-xdist does not print
     source = "import pytest\n@pytest.mark.gpu_leak('8G')\ndef test_it(): pass\ndef test_other(): pass"
     outcome = run_pytest(source, "-n", "1", head="")
-    # THEN the test has an error that says the same
+    # THEN the test has an error with the same message
     assert outcome.tests == {"test_it": "error", "test_other": "passed"}
     assert re.search(r"^test_it.py::test_it: @pytest.mark.gpu_leak: .*8G", outcome.text, re.MULTILINE)
 
@@ -389,7 +389,7 @@ def test_a_mistake_in_an_option(run_pytest):
 
 @pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["one process", "xdist"])
 def test_without_cuda(run_pytest, options):
-    # GIVEN no GPU; WHEN tests with limits run, THEN they pass, and one line says that their limits were not checked
+    # GIVEN no GPU; WHEN tests with limits run, THEN they pass, and one line reports that their limits were not checked
     source = """
         @pytest.mark.gpu_memory("1KiB")
         @pytest.mark.gpu_leak
@@ -404,7 +404,7 @@ def test_without_cuda(run_pytest, options):
     assert outcome.code == 0
     said = [line for line in outcome.text.splitlines() if "memlab:" in line]
     assert said == ["memlab: there is no CUDA device; 2 tests with limits passed unchecked"]
-    # AND with --memlab there is no table
+    # AND with --memlab no table is printed
     outcome = run_pytest(
         "def test_one(): import torch", "--memlab", *options, env={"CUDA_VISIBLE_DEVICES": ""}, head="import torch\n"
     )
@@ -443,7 +443,7 @@ def test_a_test_that_imports_torch_itself(run_pytest):
 
 
 def test_the_markers_are_registered(run_pytest):
-    # GIVEN --strict-markers, under which unknown markers are errors; THEN these are none, and `--markers` explains them
+    # GIVEN --strict-markers, under which unknown markers are errors; THEN memlab's are known, and `--markers` explains them
     assert (
         run_pytest(
             TABLE.replace("def test_keeps", "@pytest.mark.gpu_leak('4MiB')\n    def test_keeps"), "--strict-markers"
@@ -462,7 +462,7 @@ def test_the_package_registers_the_plugin():
 
 
 def test_rows_can_be_sent_between_processes():
-    # GIVEN what a worker of pytest-xdist sends; THEN it is plain data
+    # GIVEN the data that a worker of pytest-xdist sends; THEN it is plain data
     from memlab._pytest.summary import Row
 
     row: Row = {"peak": 1, "kept": -1, "line": "", "line_bytes": 0, "why_not": None, "limited": False}

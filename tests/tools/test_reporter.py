@@ -81,7 +81,7 @@ out = linear(inp * (inp + 2)).mean()
 reporter.report()
 """
 
-# What the README prints, by example: name, shape and size of each tensor, and the two sums.
+# The README's printed figures, by example: name, shape and size of each tensor, and the two sums.
 _LINEAR_ROWS = ["weight (1024, 1024) 4.00M", "bias (1024,) 4.00K"]
 _WITH_GRADIENTS = [
     *("weight (1024, 1024) 4.00M", "weight.grad (1024, 1024) 4.00M", "bias (1024,) 4.00K", "bias.grad (1024,) 4.00K"),
@@ -112,7 +112,7 @@ README = {
             )
         ],
     ),
-    # In the README's first table the input is there already, and PyTorch then allocated 0.1M and 0.2M more for cuDNN.
+    # In the README's first table the input already exists, and PyTorch then allocated 0.1M and 0.2M more for cuDNN.
     "LSTM": (
         LSTM,
         [
@@ -177,7 +177,7 @@ def test_readme(memlab, example, preload):
 
 @EITHER_WAY
 def test_readme_without_a_model(memlab, preload):
-    # GIVEN no model; WHEN the README's first example runs, THEN its numbers are there under numbered names
+    # GIVEN no model; WHEN the README's first example runs, THEN its numbers appear under numbered names
     ((rows, elements, used, allocated),) = tables(run(memlab, LINEAR, preload))
     assert [row.split()[0] for row in rows] == ["Parameter0", "Parameter1"]
     assert sorted(row.split(" ", 1)[1] for row in rows) == ["(1024, 1024) 4.00M", "(1024,) 4.00K"]
@@ -186,7 +186,7 @@ def test_readme_without_a_model(memlab, preload):
 
 @EITHER_WAY
 def test_the_line_of_what_python_does_not_hold(memlab, preload):
-    # GIVEN a product that only autograd keeps; WHEN it is reported, THEN its 2M are explained by the line that made it
+    # GIVEN a product that only autograd keeps; WHEN it is reported, THEN its 2M have the line that allocated it
     output = run(memlab, HIDDEN, preload)
     lines = [line.split() for line in output.splitlines()]
     assert ["program.py:9", "2.00M"] in [line[-2:] for line in lines]
@@ -194,7 +194,7 @@ def test_the_line_of_what_python_does_not_hold(memlab, preload):
 
 
 def test_example_has_pytorch_memlabs_form(memlab):
-    # GIVEN the README's first example; WHEN it runs, THEN columns, rules and sums are where the README has them
+    # GIVEN the README's first example; WHEN it runs, THEN columns, rules and sums are placed as in the README
     lines = run(memlab, LINEAR).splitlines()
     assert lines[:3] == [
         "Element type                                            Size  Used MEM",
@@ -211,7 +211,7 @@ def test_example_has_pytorch_memlabs_form(memlab):
     ]
 
 
-# Programs not written for this test. After each, `model`, `reporter` and everything else are still there.
+# Programs not written for this test. `model`, `reporter` and all other objects stay alive after each.
 PROGRAMS = {
     "transformers": """
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -274,7 +274,7 @@ def test_sums(memlab, name, preload):
     # WHEN it is reported
     found = json.loads(run(memlab, program, preload))
 
-    # THEN tensors and the rest sum to PyTorch's counter, and all rows to what the device has in use
+    # THEN tensors and the rest sum to PyTorch's counter, and all rows to the device's used bytes
     assert found["tensors"] + found["unseen"] == found["allocated"] > 0
     assert found["tensors"] + found["unseen"] + found["outside"] == found["used"]
     # and no tensor is counted under two names
@@ -282,7 +282,7 @@ def test_sums(memlab, name, preload):
 
 
 def test_memory_for_backward_has_layers_and_lines(memlab):
-    # GIVEN a forward of a library's model; WHEN it is reported, THEN what waits for backward has its layer and a line
+    # GIVEN a forward of a library's model; WHEN it is reported, THEN tensors saved for backward have a layer and a line
     program = f"import torch, memlab\nfrom memlab import MemReporter\n{PROGRAMS['nn.Transformer']}{SUMS}"
     held = [row for row in json.loads(run(memlab, program))["what"] if row[0] == "activation"]
     layers = {layer for _, layer, _, _ in held}
@@ -309,7 +309,7 @@ print(torch.cuda.memory_allocated())
     # WHEN it is reported
     rows, allocated = map(json.loads, run(memlab, program).splitlines())
 
-    # THEN each gradient and each state has its name, once, and nothing else is there
+    # THEN each gradient and each state has its name, once, and nothing else is listed
     weight, bias = 256 * 256 * 4, 1024
     expected = {"weight": weight, "weight.grad": weight, "bias": bias, "bias.grad": bias}
     for name, nbytes in (("weight", weight), ("bias", bias)):
@@ -343,7 +343,7 @@ print(torch.cuda.memory_allocated())
 
 
 def test_reporting_allocates_nothing(memlab):
-    # GIVEN a program on the GPU; WHEN it is reported, THEN PyTorch's counters are what they were
+    # GIVEN a program on the GPU; WHEN it is reported, THEN PyTorch's counters are unchanged
     program = (
         PROGRAMS["transformers"]
         + """
@@ -358,7 +358,7 @@ print({key for key in after if after[key] != before.get(key)})
 
 
 def test_second_gpu(memlab):
-    # GIVEN tensors on two GPUs; WHEN one is asked for in any form, THEN only its tensors are reported
+    # GIVEN tensors on two GPUs; WHEN one is selected in any form, THEN only its tensors are reported
     program = """
 import torch
 from memlab import MemReporter
@@ -377,7 +377,7 @@ print(list(reporter.collect("cuda").devices))
 
 
 def test_import_and_reporter_leave_cuda_alone(memlab):
-    # GIVEN a program that has not used the GPU; WHEN it imports memlab and makes a reporter, THEN CUDA is not initialised
+    # GIVEN a program that has not used the GPU; WHEN it imports memlab and creates a reporter, THEN CUDA is not initialised
     program = """
 import sys, memlab
 print("torch" in sys.modules)
@@ -400,7 +400,7 @@ def test_without_cuda():
         env={"PYTHONPATH": f"{ROOT}/python", "CUDA_VISIBLE_DEVICES": ""},
     )
 
-    # THEN the tensors on the CPU are reported, and one line says that there is no GPU
+    # THEN the tensors on the CPU are reported, and one line reports the missing GPU
     assert "Storage on cpu\nweight                                            (256, 256)   256.00K\n" in done.stdout
     assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("memlab: ")
 
@@ -455,7 +455,7 @@ print([row[1:4] for row in rows if row.elements > 1_000_000])
 """
     before = run(memlab, MIXED + shown)
 
-    # WHEN there are tensors that are no plain arrays too, THEN what the report says of the plain ones is the same
+    # WHEN non-plain tensors exist too, THEN the report of the plain ones is unchanged
     assert run(memlab, MIXED + ODD + shown) == before
     # also of one whose block is larger than the tensor: the allocator does not split off a rest of 1 MiB
     assert f"('(11534336,)', {11 << 20}, {12 << 20})" in before
@@ -476,9 +476,9 @@ def test_frozen_tensors_are_reported_as_hidden(memlab):
     script = memlab.folder / "program.py"
     script.write_text(FROZEN)
     run = memlab.python(script, preload=False, env={"PYTHONPATH": ROOT / "python"})
-    # THEN one line says why they are missing
+    # THEN one line explains why they are missing
     assert run.code == 0
     assert run.errors.count("gc.freeze() hides the tensors") == len(run.errors.splitlines()) == 1
-    # AND not without it
+    # AND no such line appears without it
     script.write_text(FROZEN.replace("gc.freeze()", ""))
     assert memlab.python(script, preload=False, env={"PYTHONPATH": ROOT / "python"}).errors == ""

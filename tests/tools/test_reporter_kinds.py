@@ -1,6 +1,6 @@
-"""What `memlab.MemReporter` says of tensors of all kinds, and of objects that only seem to be tensors.
+"""`memlab.MemReporter` on tensors of all kinds, and on objects that only seem to be tensors.
 
-On the CPU, in this process. Other tests' tensors can be there too: rows are found by name.
+Runs on the CPU, in this process. Other tests' tensors can appear too: rows are found by name.
 """
 
 import gc
@@ -20,7 +20,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int8], ids=str)
 def test_bytes_are_those_of_the_type(rows, dtype):
-    # GIVEN buffers of a type; WHEN reported, THEN their memory is elements times bytes of the type, named by the buffer
+    # GIVEN buffers of a type; WHEN reported, THEN their bytes are the elements times the type's size, under the buffer's
+    # name
     model = nn.Module()
     model.register_buffer("table", torch.zeros(1024, 1024, dtype=dtype))
     assert rows(MemReporter(model))["table"].nbytes == 1024 * 1024 * dtype.itemsize
@@ -53,7 +54,7 @@ def test_view_keeps_its_base(rows):
 
 
 def odd_tensors():
-    """Tensors of all kinds, and the rows that they have."""
+    """Tensors of all kinds, and their rows."""
     fake = FakeTensorMode(shape_env=ShapeEnv()).from_tensor(torch.zeros(4, 6))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -84,7 +85,7 @@ def odd_tensors():
 
 
 class MadeWhenAskedFor(torch.Tensor):
-    """A wrapper whose parts are not there before they are asked for."""
+    """A wrapper whose parts are created at the first access."""
 
     @staticmethod
     def __new__(cls, like):
@@ -118,7 +119,7 @@ KINDS += ["without_storage", "functional", "conjugate"]
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_tensors_of_all_kinds(kind):
-    # GIVEN a tensor that is no plain array, as an attribute of a model
+    # GIVEN a non-plain tensor as an attribute of a model
     tensor, expected = odd_tensors()[kind]
     model = nn.Module()
     object.__setattr__(model, kind, tensor)
@@ -134,7 +135,7 @@ def test_tensors_of_all_kinds(kind):
 
 
 def test_parts_that_are_made_when_asked_for(rows):
-    # GIVEN wrappers, and no parts of them yet; WHEN reported, THEN no part has the memory of one that is gone
+    # GIVEN wrappers whose parts do not exist yet; WHEN reported, THEN no part has the memory of a freed one
     model = nn.Module()
     for name in ("one", "two", "three"):
         vars(model)[name] = MadeWhenAskedFor(torch.zeros(256))
@@ -143,7 +144,7 @@ def test_parts_that_are_made_when_asked_for(rows):
 
 
 def test_dtensor(rows):
-    # GIVEN a distributed tensor; WHEN reported, THEN the part that is here has its memory
+    # GIVEN a distributed tensor; WHEN reported, THEN its local part has its memory
     script = """
 import torch, torch.distributed as dist
 from memlab import MemReporter
@@ -163,7 +164,7 @@ dist.destroy_process_group()
 
 
 def test_dead_proxy_and_objects_that_lie():
-    # GIVEN a proxy of an object that is gone, and one whose class is a lie that raises
+    # GIVEN a proxy of a freed object, and one with a false class that raises
     class Target:
         pass
 
@@ -177,12 +178,12 @@ def test_dead_proxy_and_objects_that_lie():
     del target
     gc.collect()
 
-    # WHEN all objects are looked at, THEN nothing is raised
+    # WHEN all objects are inspected, THEN nothing is raised
     assert MemReporter().collect().devices is not None and len(proxies) == 2
 
 
 def test_inside_of_tracing_modes():
-    # GIVEN modes of PyTorch that change what operations and properties do; WHEN reported inside, THEN nothing is raised
+    # GIVEN PyTorch modes that change operations and properties; WHEN reported inside, THEN nothing is raised
     model = nn.Linear(4, 4)
     with torch.device("meta"):
         assert "weight" in MemReporter(model).collect("cpu").devices["cpu"].names
@@ -202,14 +203,14 @@ def test_settings_of_the_collector_stay():
 
 @pytest.mark.parametrize("wrong", [3, "model", nn.Linear])
 def test_wrong_model(wrong):
-    # GIVEN something that is no model; WHEN a reporter is made, THEN the error says what it takes
+    # GIVEN an object that is not a model; WHEN a reporter is created, THEN the error names the expected argument
     with pytest.raises(TypeError, match=r"memlab\.MemReporter takes a model"):
         MemReporter(wrong)
 
 
 @pytest.mark.parametrize("device", ["cpu", torch.device("cpu")], ids=["str", "device"])
 def test_device_filter(capsys, device):
-    # GIVEN tensors on the CPU and on meta; WHEN one device is asked for, THEN only this one is printed
+    # GIVEN tensors on the CPU and on meta; WHEN one device is selected, THEN only this one is printed
     kept = [torch.zeros(3), torch.zeros(3, device="meta")]
     MemReporter().report(device=device)
     printed = capsys.readouterr().out
@@ -217,7 +218,7 @@ def test_device_filter(capsys, device):
 
 
 def test_tensors_are_found_also_when_the_collector_has_moved_them():
-    # GIVEN a reporter that has looked once, and tensors made since; WHEN collections of all ages run in between
+    # GIVEN a reporter that has searched once, and later tensors; WHEN collections of all generations run in between
     live = LiveTensors()
     live.all()
     kept = []
@@ -228,7 +229,7 @@ def test_tensors_are_found_also_when_the_collector_has_moved_them():
         if number % 5 == 0:
             gc.collect(number % 3)
 
-    # THEN it finds what a look at all objects finds, once
+    # THEN it finds the result of a full search, once
     gc.disable()  # No collection comes between the two.
     everything = {id(entry) for age in (0, 1, 2) for entry in gc.get_objects(age) if issubclass(type(entry), torch.Tensor)}
     found = list(map(id, live.all()))

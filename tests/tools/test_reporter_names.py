@@ -1,6 +1,6 @@
-"""The names that `memlab.MemReporter` gives to tensors: of models, of optimizers' state, of gradients, and numbers.
+"""Names that `memlab.MemReporter` gives to tensors: of models, of optimizers' state, of gradients, and numbers.
 
-On the CPU, in this process. Other tests' tensors can be there too: rows are found by name.
+Runs on the CPU, in this process. Other tests' tensors can appear too: rows are found by name.
 """
 
 import gc
@@ -23,7 +23,7 @@ def test_buffers_and_plain_attributes_are_named(rows):
 
 
 def test_names_are_not_inherited(rows):
-    # GIVEN named and numbered tensors that were reported and are gone
+    # GIVEN named and numbered tensors that were reported and then freed
     model = nn.Linear(3, 5)
     others = [torch.zeros(77) for _ in range(50)]
     reporter = MemReporter(model)
@@ -32,7 +32,7 @@ def test_names_are_not_inherited(rows):
     del model, others
     gc.collect()
 
-    # WHEN others take their places in memory, THEN these have names of their own
+    # WHEN others reuse their memory, THEN these have new names
     fresh = [torch.zeros(78) for _ in range(200)]
     names = {row.name for row in rows(reporter).values() if row.shape == "(78,)"}
     assert len(names) == len(fresh)
@@ -64,7 +64,7 @@ def test_optimizer_without_a_model(rows):
         weight.grad = torch.ones(111)
         optimizer.step(lambda: (weight * weight).sum())
 
-    # WHEN reported, THEN the state has the number of the parameter, and the optimizers are told apart
+    # WHEN reported, THEN the state has the number of the parameter, and the optimizers have different names
     found = rows(reporter)
     (name,) = (
         row.name
@@ -76,7 +76,7 @@ def test_optimizer_without_a_model(rows):
 
 
 def test_names_of_a_library_model(rows):
-    # GIVEN a model with many modules and tied weights; WHEN reported, THEN it has the names that PyTorch gives
+    # GIVEN a model with many modules and tied weights; WHEN reported, THEN it has PyTorch's names
     from transformers import GPT2Config, GPT2LMHeadModel
 
     model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=32, n_head=2, vocab_size=50))
@@ -89,7 +89,7 @@ def test_names_of_a_library_model(rows):
 
 
 def test_modules_and_tensors_in_several_places(rows):
-    # GIVEN a module that is in two places, with a tensor that is an attribute of another module too
+    # GIVEN a module in two places, with a tensor that is also an attribute of another module
     model = nn.Module()
     model.first = model.second = nn.Linear(3, 3)
     model.alias = vars(model.first)["cache"] = torch.zeros(5)
@@ -101,12 +101,12 @@ def test_modules_and_tensors_in_several_places(rows):
 
 
 def test_module_below_itself(rows):
-    # GIVEN a module that a module below it refers back to; WHEN reported, THEN its tensors are there, and nothing is raised
+    # GIVEN a module that a module below it refers back to; WHEN reported, THEN its tensors appear, and nothing is raised
     model = nn.Sequential(nn.Linear(3, 3))
     model[0].back = model
     found = rows(MemReporter(model))
     assert {"0.weight", "0.bias"} <= found.keys()
-    model[0].back = None  # Else it is there until the next collection, and other tests count it.
+    model[0].back = None  # Otherwise it lives until the next collection, and other tests count it.
 
 
 class NamesParameters(nn.Linear):
@@ -137,13 +137,13 @@ def names_modules_itself():
     ids=["parameters", "modules below", "one module"],
 )
 def test_models_that_name_things_themselves(rows, model, expected):
-    # GIVEN a class, or one model, with a way of its own to name parameters or modules; WHEN reported, THEN that is kept to
+    # GIVEN a class, or one model, with its own naming of parameters or modules; WHEN reported, THEN those names are used
     found = rows(MemReporter(model))
     assert set(expected) <= found.keys() and not {"weight", "0.0.weight", "0.weight"} & found.keys()
 
 
 class Delegates(nn.Module):
-    """Looks like the module in it, as wrappers do, and has a property that raises."""
+    """Forwards attribute access to the module inside it, as wrappers do, and has a property that raises."""
 
     def __init__(self):
         super().__init__()
@@ -161,14 +161,14 @@ class Delegates(nn.Module):
 
 
 def test_models_that_answer_for_others(rows):
-    # GIVEN a wrapper whose attributes are those of another; WHEN reported, THEN each tensor has its own name only
+    # GIVEN a wrapper that forwards another module's attributes; WHEN reported, THEN each tensor has its own name only
     model = Delegates()
     found = rows(MemReporter(model))
     assert {"inner.weight", "inner.bias"} <= found.keys() and "weight" not in found
 
 
 def test_dictionaries_with_an_order_or_items_of_their_own(rows):
-    # GIVEN parameters in an ordered dictionary that was reordered, and in one that has other entries than it seems
+    # GIVEN parameters in an ordered dictionary that was reordered, and in one whose entries differ from its iteration
     class Renames(dict):
         def items(self):
             return [(f"renamed_{key}", value) for key, value in super().items()]
@@ -185,7 +185,7 @@ def test_dictionaries_with_an_order_or_items_of_their_own(rows):
 
 @pytest.mark.filterwarnings("ignore")
 def test_scripted_model(rows):
-    # GIVEN a model of TorchScript, whose parameters are no dictionary of Python's; WHEN reported, THEN it has names
+    # GIVEN a TorchScript model, whose parameters are not in a Python dictionary; WHEN reported, THEN it has names
     model = torch.jit.script(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)))
     assert {"0.weight", "0.bias", "1.running_mean"} <= rows(MemReporter(model)).keys()
 
@@ -211,7 +211,7 @@ def test_state_of_all_forms(rows):
     reporter = MemReporter(model)
     reporter.add_optimizer(optimizer)
 
-    # WHEN reported, THEN each tensor is named once, by where it is first; parameters keep their names
+    # WHEN reported, THEN each tensor is named once, by its first place; parameters keep their names
     found = [name for name in rows(reporter) if name.startswith("Optimizer") or name == "weight"]
     groups = [f"Optimizer.param_groups.0.{what}" for what in ("lr", "more.last", "more.first")]
     of_weight = [f"Optimizer.weight.{what}" for what in ("list.0", "list.1.0", "list.1.1.3", "shared")]
@@ -228,7 +228,7 @@ def test_optimizers_without_state(rows):
 
 
 def test_gradients_are_behind_their_tensors(rows):
-    # GIVEN gradients: of a parameter, of one that was frozen since, retained ones; and tensors that can have none
+    # GIVEN gradients: of a parameter, of one frozen since, retained ones; and tensors that cannot have one
     model = nn.Linear(6, 6)
     between = model(torch.ones(2, 6)).exp()
     between.retain_grad()
@@ -237,7 +237,7 @@ def test_gradients_are_behind_their_tensors(rows):
     model.bias.requires_grad_(False)
     model.between, model.after = between, after
 
-    # WHEN reported, THEN each gradient follows its tensor, and PyTorch has warned of nothing
+    # WHEN reported, THEN each gradient follows its tensor, and PyTorch has not warned
     names = list(rows(MemReporter(model)))
     expected = ["weight", "weight.grad", "bias", "bias.grad", "between", "between.grad", "after"]
     assert names[: len(expected)] == expected
@@ -281,6 +281,6 @@ threads = [threading.Thread(target=lambda: found.extend(len(reporter.collect("cp
 [thread.start() for thread in threads]; [thread.join() for thread in threads]
 print(len(found), min(found) >= 800)
 """
-    # WHEN three threads report with one reporter, THEN each report is whole
+    # WHEN three threads report with one reporter, THEN each report is complete
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "15 True\n", done.stderr

@@ -1,4 +1,4 @@
-"""What `memlab.InfinityBatch` did in its steps is in the trace of the process."""
+"""Steps of `memlab.InfinityBatch` are in the trace of the process."""
 
 import json
 
@@ -13,8 +13,8 @@ def figures(rows, *names):
     return [tuple(row[name] for name in names) for row in rows]
 
 
-def test_steps_of_a_trace_have_what_the_training_says(memlab):
-    # GIVEN trainings on the CPU and on a card, by epochs and in loops
+def test_steps_of_a_trace_have_the_data_of_the_training(memlab):
+    # GIVEN training on the CPU and on a card, by epochs and in loops
     run = memlab.python(PROGRAM, **CARD)
     assert run.code == 0, run.errors
     by_epochs, of_a_phase, lockstep, whole, plain = json.loads(run.output)
@@ -39,26 +39,26 @@ def test_steps_of_a_trace_have_what_the_training_says(memlab):
     assert (both["samples"], both["pieces"], both["way"]) == (40, 6, "replay")
     assert both["loss"] == pytest.approx((first["loss"] + second["loss"]) / 2)
     assert (both["epoch"], both["batch"], last["batch"], last["loss"]) == (2, 0, 1, third["loss"])
-    # AND where the loss is the caller's, it is not known
+    # AND the loss is unknown where the caller computes it
     own = take(3)
     assert figures(own, "samples", "pieces", "loss", "way") == [(10, 2, None, "replay")] * 3
-    # AND of two models each is named; a step that is not PyTorch's is none of the trace
+    # AND with two models each is named; a step that is not PyTorch's is not in the trace
     phase = take(3)
     assert figures(phase, "phase", "loss") == figures(of_a_phase, "phase", "loss")
-    # AND on a card they are there, too, of each way, with what went to the host
+    # AND steps of each way on a card are in the trace too, with their offloaded bytes
     for rows, way in ((lockstep, "lockstep"), (whole, "whole batch"), (plain, "micro-batches")):
         told = take(len(rows))
         assert figures(told, *names) == figures(rows, *names)
         assert {row["way"] for row in told} == {way} and all("loss" in row for row in told)
     assert all(row["offloaded_bytes"] > 0 for row in whole) and all(row["offloaded_bytes"] == 0 for row in plain)
     assert [row["pieces"] for row in lockstep] == [3, 3, 2]
-    # AND losses that are late are written when the process ends
+    # AND late losses are written when the process ends
     late = take(3)
     assert figures(late, "epoch", "batch") == [(2, 0), (2, 1), (2, 2)] and all(row["loss"] is not None for row in late)
     assert next(steps, None) is None
 
 
-def test_a_process_without_memlab_says_nothing(memlab):
+def test_a_process_without_memlab_records_nothing(memlab):
     run = memlab.python(PROGRAM, preload=False, **CARD)
     assert run.code == 0, run.errors
     assert not run.traces and len(json.loads(run.output)) == 5

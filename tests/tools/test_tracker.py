@@ -1,4 +1,4 @@
-"""memlab.tracker, memlab.watch, memlab.start and memlab.stop: figures inside the program, beside PyTorch's own."""
+"""memlab.tracker, memlab.watch, memlab.start and memlab.stop: figures inside the program, compared with PyTorch's own."""
 
 from textwrap import dedent
 
@@ -29,7 +29,7 @@ def write(value):
 
 @START
 def test_the_figures_are_those_of_pytorch(memlab, preload):
-    # GIVEN a training of three steps, WHEN the tracker is asked after each of its parts
+    # GIVEN training of three steps, WHEN the tracker is read after each of its parts
     program = """
     memlab.start()
     pairs = []
@@ -55,7 +55,7 @@ def test_the_figures_are_those_of_pytorch(memlab, preload):
     assert all(own == truth for own, truth in pairs)
     assert sums == [now, now] and blocks == now
     assert sum(categories.values()) == used
-    parameters = (1024 * 1024 + 1024 + 10 * 1024) * 4 + 512  # The last bias takes a block of 512 bytes.
+    parameters = (1024 * 1024 + 1024 + 10 * 1024) * 4 + 512  # The last bias has a block of 512 bytes.
     assert categories["parameter"] == parameters
     assert categories["optimizer_state"] >= 2 * parameters
 
@@ -84,13 +84,13 @@ def test_the_use_of_a_whole_card_is_known_at_once(memlab, preload):
     json.dump([before, found], open("result", "w"))
     """
     (before, found), _ = run_tool(memlab, program, preload, devices=4)
-    # THEN the use is the driver's right after each, with the context, AND no question before that has made one
+    # THEN the used bytes are the driver's right after each, with the context, AND no earlier query has created one
     assert before == [0, False]
     assert all(own == [driver] * 3 for own, driver in found), found
 
 
 def test_memory_from_before_is_counted(memlab):
-    # GIVEN a program that has used CUDA for a while, WHEN the first tool is used THEN what PyTorch had is there
+    # GIVEN a program that has used CUDA for a while, WHEN the first tool is used THEN PyTorch's existing memory is included
     program = """
     net = model()
     kept = torch.zeros(1 << 20, device="cuda")
@@ -134,7 +134,7 @@ def test_a_watch_measures_its_block(memlab, preload):
     assert figures == [mib, 13 * mib, 4 * mib + 4096, 12 * mib, 3 * mib + 4096]
     assert inner == [5 * mib, 13 * mib, -mib]
     assert peak >= 128 * mib
-    # AND its lines say who: held at the start, at the peak and at the end, allocated and kept
+    # AND its lines show the holders: bytes at the start, at the peak and at the end, allocated and kept
     by_code = {code: figures for code, *figures in lines}
     assert by_code['kept = torch.zeros(1 << 20, device="cuda")'] == [0, 4 * mib, 4 * mib, 4 * mib, 4 * mib]
     assert by_code['temporary = torch.zeros(2 << 20, device="cuda")'] == [0, 8 * mib, 0, 8 * mib, 0]
@@ -188,8 +188,8 @@ def test_the_peak_can_be_reset(memlab, preload):
 
 
 def test_threads_that_allocate_while_the_tracker_is_asked(memlab):
-    # GIVEN threads that allocate and free, WHEN the tracker is asked meanwhile THEN its parts agree with each other,
-    # and with PyTorch in the end
+    # GIVEN threads that allocate and free, WHEN the tracker is read meanwhile THEN its parts agree with each other, and with
+    # PyTorch in the end
     program = """
     import threading
     memlab.start()
@@ -215,7 +215,7 @@ def test_threads_that_allocate_while_the_tracker_is_asked(memlab):
     assert bad == 0 and own == truth
 
 
-def test_a_forked_child_has_books_of_its_own(memlab):
+def test_a_forked_child_has_its_own_books(memlab):
     program = """
     import os, multiprocessing
     memlab.start()
@@ -254,7 +254,7 @@ def test_a_trace_from_inside_the_program(memlab):
     write([in_trace, stopped, again, torch.cuda.memory_allocated()])
     """
     (in_trace, active, again, at_end), run = run_tool(memlab, TRAINING + dedent(program))
-    # THEN each trace begins with what was there, has what came, and ends where it was stopped
+    # THEN each trace begins with the existing memory, has later events, and ends where it was stopped
     assert sorted(trace.name for trace in run.traces) == ["again.jsonl", "part.jsonl"]
     part = memlab.report(run.folder / "part.jsonl")
     assert part["devices"][0]["allocated_bytes"] == in_trace
@@ -262,12 +262,12 @@ def test_a_trace_from_inside_the_program(memlab):
     lines = [source[line["line"] - 1].split()[0] for line in part["lines"] if line["line"]]
     assert sorted(lines) == ["first", "second"]
     assert memlab.report(run.folder / "again.jsonl")["devices"][0]["allocated_bytes"] == at_end
-    # AND the tracker goes on after it was stopped and started
+    # AND the tracker continues after a stop and a start
     assert not active and again[0] == again[1]
 
 
 def test_a_recorded_program_keeps_its_trace(memlab):
-    # GIVEN a program under memlab run, WHEN it asks for another file THEN it is told where the trace is
+    # GIVEN a program under memlab run, WHEN it requests another file THEN the error names the trace's path
     program = """
     kept = torch.zeros(1 << 18, device="cuda")
     try:
@@ -293,10 +293,10 @@ def test_objects_print_their_figures(memlab):
     write([unmeasured, idle, repr(watched), repr(memlab.tracker), repr(memlab.tracker.by_category())])
     """
     (unmeasured, idle, watched, tracker, categories), _ = run_tool(memlab, TRAINING + dedent(program))
-    # THEN what has no figures yet says so, and starts no recording
+    # THEN objects without figures print that, and start no recording
     assert unmeasured == "<memlab.watch: no block was measured>"
     assert idle == "<memlab.tracker: nothing is recorded: call memlab.start()>"
-    # AND the rest shows them in units that fit
+    # AND the others show them in suitable units
     assert watched == "<memlab.watch: peak 4.00 MiB (4.00 MiB above the start), kept +4.00 MiB, start 0 B>"
     assert tracker.startswith("<memlab.tracker: 4.00 MiB allocated, ")
     assert categories.splitlines()[0].split() == ["category", "live", "at_peak"]
@@ -327,7 +327,7 @@ def test_importing_touches_neither_cuda_nor_torch(memlab):
 
 
 @pytest.mark.parametrize("env", [{"CUDA_VISIBLE_DEVICES": ""}, {"MEMLAB": "0"}])
-def test_without_a_gpu_tools_say_so_once_and_return_nothing(memlab, env):
+def test_tools_without_a_gpu_warn_once_and_return_nothing(memlab, env):
     program = """
     import json, torch, memlab
     with memlab.watch() as watched:
@@ -343,8 +343,8 @@ def test_without_a_gpu_tools_say_so_once_and_return_nothing(memlab, env):
 
 
 def test_a_long_run_in_memory_stays_small_and_exact(memlab):
-    # GIVEN events for more than half of the memory that a trace may have, so that it is written anew without those that are
-    # over, WHEN a watch runs all the time
+    # GIVEN events for more than half of the trace's maximum memory, so that the trace is rewritten without finished ones,
+    # WHEN a watch runs all the time
     program = """
     def inodes():
         with open("/proc/self/maps") as maps:

@@ -1,4 +1,4 @@
-"""What `memlab.InfinityBatch` warns of in loops: which step was left out, once, and where."""
+"""`memlab.InfinityBatch` warns of mistakes in training loops, once, and at the loop's line."""
 
 import gc
 import warnings
@@ -44,7 +44,7 @@ def a_step_too_many(ib):
 
 def of_detached_outputs(ib):
     for _inputs, targets in batches(ib, 2):
-        # Weight decay by hand has gradients, so that backward itself has nothing to complain of.
+        # A hand-written weight decay has gradients, so that backward itself raises no error.
         decay = sum(parameter.square().sum() for parameter in ib.model.parameters())
         (ib.criterion(ib.batch_().detach(), targets) + decay).backward()
         ib.step()
@@ -93,12 +93,12 @@ MISTAKES = {
 
 @pytest.mark.parametrize("criterion", ["mean", "own"])
 @pytest.mark.parametrize("loop", MISTAKES)
-def test_what_is_left_out_is_said(loop, criterion):
-    # GIVEN a loop that leaves something out
+def test_omissions_of_a_loop_are_warned_about_once(loop, criterion):
+    # GIVEN a loop with a mistake, such as a skipped step
     ib, _ = training()
     if criterion == "own":
         ib.criterion = lambda outputs, targets: functional.cross_entropy(outputs, targets)
-    # WHEN it runs, THEN that is said, once, at a line of the loop, and nothing else is
+    # WHEN it runs, THEN one warning names the mistake, at a line of the loop, and no other warning appears
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         loop(ib)
@@ -109,7 +109,7 @@ def test_what_is_left_out_is_said(loop, criterion):
     if loop is not with_an_unused_layer:
         with pytest.warns(said[0].category):
             loop(ib)
-    # AND it is an error if that is asked for, and nothing if that is
+    # AND the level "strict" raises an error, and the level "quiet" does nothing
     ib.warnings_level = "strict"
     with pytest.raises(said[0].category):
         loop(ib)
@@ -203,24 +203,24 @@ def with_another_optimizer_class(ib):
     [accumulating, zeroing_in_place, with_a_closure, with_accumulate, with_evaluations, with_another_optimizer_class],
 )
 def test_loops_that_leave_out_nothing(loop):
-    # GIVEN a loop of another kind that is right, THEN nothing is said of it
+    # GIVEN a correct loop of another kind, THEN memlab does not warn
     ib, _ = training(plan="strict")
     loop(ib)
 
 
 def test_another_model_begins_anew():
-    # GIVEN a training in the middle of a batch
+    # GIVEN training in the middle of a batch
     ib, _ = training(plan="strict")
     _inputs, targets = next(iter(ib.dataloader))
     ib.batch_()
     ib.loss()
-    # WHEN the model is another, THEN the batch of the old one is forgotten, and an optimizer of the old one is refused
+    # WHEN the model is replaced, THEN the batch of the old one is forgotten, and an optimizer of the old one is refused
     ib.model = Reader()
     with pytest.raises(RuntimeError, match="without a loss"):
         ib.backward()
     with pytest.raises(RuntimeError, match="none of the model's parameters"):
         ib.step()
-    # AND the old optimizer is free of the training: its steps are nothing to it
+    # AND the old optimizer is detached from the training: its steps do not affect it
     old, ib.optimizer = ib.optimizer, torch.optim.Adam(ib.model.parameters())
     old.step()
     ib.criterion(ib.batch_(), targets).backward()
@@ -228,7 +228,7 @@ def test_another_model_begins_anew():
 
 
 def test_nothing_is_kept_alive():
-    # GIVEN a training whose optimizer lives on, WHEN it is gone, THEN its model is
+    # GIVEN training whose optimizer lives on, WHEN it is freed, THEN its model is too
     ib, _ = training()
     ib.epoch()
     model = weakref.ref(ib.model)

@@ -1,4 +1,4 @@
-"""`ib.report()`: how a training went by epoch, and what its figures say about going faster."""
+"""`ib.report()`: figures of training by epoch, and advice on speed from them."""
 
 import copy
 import itertools
@@ -18,7 +18,7 @@ GIB = 1 << 30
 
 
 def test_epochs_have_the_figures_of_their_batches(monkeypatch):
-    # GIVEN two epochs, and one of a loop with a loss of one's own, whose batches take half a second each
+    # GIVEN two epochs, and one of a loop with a custom loss, whose batches take half a second each
     clock = types.SimpleNamespace(perf_counter=itertools.count(0, 0.5).__next__)
     monkeypatch.setattr(records, "time", clock)
     ib, _ = training()
@@ -33,7 +33,7 @@ def test_epochs_have_the_figures_of_their_batches(monkeypatch):
         ib.zero_grad()
     # WHEN they are reported
     report = ib.report()
-    # THEN each has what its batches have together
+    # THEN each has the totals of its batches
     rows = ib.statistics()
     for epoch in report:
         own = [row for row in rows if row["epoch"] == epoch.epoch]
@@ -42,7 +42,7 @@ def test_epochs_have_the_figures_of_their_batches(monkeypatch):
         assert epoch.seconds == 1.5 and epoch.samples_per_second == pytest.approx(50 / 1.5)
         assert (epoch.peak_nbytes, epoch.offloaded_nbytes) == (None, 0)
     assert [epoch.ways for epoch in report.epochs] == [("micro-batches",), ("micro-batches",), ("replay",)]
-    # AND it is a table, without advice: nothing speaks for any
+    # AND it is a table, without advice, because no figure supports any
     head, *lines = str(report).splitlines()
     assert head.split() == [
         "epoch",
@@ -57,7 +57,7 @@ def test_epochs_have_the_figures_of_their_batches(monkeypatch):
         "offloaded",
     ]
     assert len(lines) == 3 and "2 to 3" in lines[0] and report.advice == ()
-    # AND a loss that is no number is named
+    # AND a NaN loss is named
     ib.criterion = lambda outputs, targets: outputs.sum() * torch.nan
     ib.epoch()
     assert "first loss that is not finite is nan, in epoch 3, batch 0" in ib.report().advice[0]
@@ -81,7 +81,7 @@ def pieced(*, samples=64, pieces=8, peak=3 * GIB, way="micro-batches", offloaded
 
 
 def advice_on(*records, **memory):
-    """The advice on batches, on a card of 80 GiB of which 1 GiB is taken by weights."""
+    """The advice on batches, on a card of 80 GiB with 1 GiB of weights."""
     facts = {
         "allocated_nbytes": GIB,
         "room_nbytes": 70 * GIB,
@@ -93,18 +93,18 @@ def advice_on(*records, **memory):
 
 
 def test_larger_pieces_are_advised_where_they_fit():
-    # A piece takes 2 GiB beside the weights: of 8, all fit into 16 GiB, and two into 5
+    # A micro-batch takes 2 GiB beside the weights: of 8, all fit into 16 GiB, and two into 5
     assert "all 8 pieces of a batch fit at once" in advice_on(pieced(), room_nbytes=16 * GIB)
     assert "takes 2.00 GiB, and 5.00 GiB may be allocated: pieces of 16 samples fit" in advice_on(
         pieced(), room_nbytes=5 * GIB
     )
-    # BUT nothing is said where two do not, where the caller leaves the size to memlab, or where pieces wait for each other
+    # BUT no advice is given if two do not fit, if memlab chooses the size, or if micro-batches run in lockstep
     assert advice_on(pieced(), room_nbytes=3 * GIB) == ""
     assert advice_on(pieced(), micro_batch=None) == ""
     assert advice_on(pieced(way="lockstep")) == ""
 
 
-def test_a_piece_of_one_sample_is_told_where_two_do_not_fit():
+def test_a_piece_of_one_sample_is_reported_if_two_do_not_fit():
     alone = pieced(samples=8, pieces=8)
     assert "A piece is one sample, which takes 2.00 GiB: two do not fit" in advice_on(
         alone, micro_batch=None, room_nbytes=3 * GIB
@@ -112,7 +112,7 @@ def test_a_piece_of_one_sample_is_told_where_two_do_not_fit():
     assert advice_on(alone, micro_batch=None) == ""
 
 
-def test_what_is_computed_or_copied_without_need_is_told():
+def test_needless_computation_and_copies_are_reported():
     assert "replay runs its forward twice" in advice_on(pieced(way="replay", pieces=1))
     assert advice_on(pieced(way="replay", pieces=1), pieced(way="replay"), room_nbytes=3 * GIB) == ""
     spilled = pieced(way="whole batch", pieces=1, offloaded=5 * GIB)
@@ -126,7 +126,8 @@ def test_epochs_without_samples_or_time():
 
 
 def test_a_training_on_a_card_is_reported_with_its_memory(memlab):
-    """GIVEN a training on a card in small pieces WHEN it is reported THEN it has the peak, and larger pieces are advised."""
+    """GIVEN training on a card in small micro-batches WHEN it is reported THEN the report has the peak, and advises larger
+    ones."""
     program = """
 import torch, memlab
 from torch import nn

@@ -131,7 +131,7 @@ fn communication_buffers_are_not_activations() {
 }
 
 #[test]
-fn buffers_for_communication_are_told_apart_by_what_they_are_for() {
+fn communication_buffers_are_distinguished_by_purpose() {
     // GIVEN gathered parameters, gradients for a reduce-scatter, a bucket, and another buffer
     let model = model_of(&[
         r#"["a",1,1,0,1000,1024,3,7,8449]"#,

@@ -1,6 +1,6 @@
 //! Records, readers and the model.
 //!
-//! All integration tests of the crate are one program, because each program would link all of it again.
+//! One binary for all integration tests of the crate: each binary would link the whole crate again.
 
 mod accumulation;
 mod categories;

@@ -130,7 +130,7 @@ fn an_out_of_memory_has_the_request_and_the_holders() {
 }
 
 #[test]
-fn a_step_has_what_the_training_says_of_it() {
+fn a_step_has_the_data_of_its_training() {
     // GIVEN two steps, and a record of the first that arrives after the second
     let steps = [
         r#"["step",17,1,0]"#,
@@ -621,7 +621,7 @@ fn blocks_from_the_driver(kind: &str, call: &str, flag: u32) {
 }
 
 #[test]
-fn private_pools_of_graphs_are_told_apart() {
+fn private_pools_of_graphs_are_distinguished() {
     // GIVEN a common segment, two graphs with separate pools, one of them in mapped memory, and a third graph that shares
     // the first one's pool
     let events = [
@@ -698,7 +698,7 @@ fn the_size_of_a_keyframe_is_bounded() {
 }
 
 #[test]
-fn where_a_rank_is_and_how_its_tensors_are_sharded_outlives_a_compaction() {
+fn mesh_position_and_sharding_survive_a_compaction() {
     // GIVEN a rank in a mesh and a pipeline, with a sharded parameter, in a trace that is compacted
     let model = model_of(&[
         r#"{"mesh":[["dp",1,4],["tp",0,2]]}"#,

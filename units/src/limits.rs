@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_limit_is_answered_with_what_to_write() {
+    fn errors_explain_wrong_limits() {
         for (text, said) in [
             ("", "not a size"),
             ("much", "\"much\" is not a size"),

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_size_is_answered_with_what_to_write() {
+    fn errors_show_a_valid_size() {
         for (text, said) in [
             ("8", "8 has no unit; did you mean 8GiB?"),
             ("0.5", "0.5 has no unit; did you mean 0.5GiB?"),
@@ -139,7 +139,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_formatted_is_read_back_to_its_three_digits(bytes in 0..1u64 << 62) {
+        fn formatted_sizes_are_read_back_to_three_digits(bytes in 0..1u64 << 62) {
             let read = parse_size(&format::size(bytes)).unwrap();
             assert!(read.abs_diff(bytes) as f64 <= bytes as f64 * 0.005, "{bytes} {read}");
         }

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_innermost_communication_says_what_it_is_for() {
+    fn the_innermost_communication_determines_the_purpose() {
         let stack = |frames: &[(&str, &str)]| {
             let of = |(file, name): &(&str, &str)| FrameRole::of(&format!("/x/site-packages/torch/{file}"), name, name);
             let all = frames.iter().map(of).fold(FrameRole::empty(), FrameRole::with);

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_at_once_counts_once() {
+    fn concurrent_work_counts_once() {
         // GIVEN two streams, records out of order, and one piece within another
         let shares = counted(&[(150, 300, 90), (100, 200, 90), (120, 130, 90)]);
         assert_eq!(shares, Shares { busy: 200, waiting: 0, idle: 0 });
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_counted_stays_and_late_records_count_from_there() {
+    fn late_records_add_only_their_uncounted_time() {
         // GIVEN times counted up to a point; WHEN a record arrives that began before it; THEN only the rest counts
         let mut device = Device { pending: vec![(100, 200, 90, 0)], ..Device::default() };
         device.count(u64::MAX);

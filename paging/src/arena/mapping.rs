@@ -15,13 +15,17 @@ use crate::cuda_driver::Device;
 use crate::error::{Error, Result, size};
 use crate::parallel::{cores, in_parallel, pieces};
 
-/// The size of a chunk that is pinned at once: some systems refuse larger ones. Copies never cross a border between two chunks.
+/// Size of a chunk pinned by one call.
+///
+/// Some systems refuse larger ones. No copy crosses a border between two chunks.
 pub const PIN_GRANULE: u64 = 1 << 30;
 
-/// One mapping, anonymous but for a part that other processes may share. Pages are committed when they are first written.
+/// One mapping of host memory.
 ///
-/// The pipeline's copies, and code that has the address, access the same bytes, so they are reached by address only. Code that
-/// writes to bytes while they are being copied must have them copied again.
+/// It is anonymous, except for a part that other processes may share. Pages are committed on the first write.
+///
+/// The pipeline's copies and the code that holds the address access the same bytes, so all access is by address. Code that
+/// writes to bytes during a copy must have them copied again.
 pub struct Arena {
     pub(super) address: usize,
     pub(super) bytes: u64,
@@ -43,12 +47,15 @@ impl Arena {
         Ok(Self { address, bytes, chunks, pinned: Mutex::default(), shared: None })
     }
 
-    /// The same with borders between pinned chunks at given offsets, multiples of 4096: a page can only be pinned once. The driver refuses other copies across
-    /// a border, so borders should be between tensors.
+    /// Reserves `bytes`, with borders between pinned chunks at the given offsets.
+    ///
+    /// Offsets are multiples of 4096, because a page can only be pinned once. The driver refuses a copy across a border, so
+    /// place borders between tensors.
     ///
     /// # Errors
     ///
-    /// If a border is not a multiple of 4096 between the one before and the end, or the system has no such range of addresses.
+    /// If a border is not a multiple of 4096, or not between the previous one and the end, or the system has no such range
+    /// of addresses.
     pub fn with_borders(bytes: u64, borders: &[u64]) -> Result<Self> {
         let mut chunks = Vec::with_capacity(borders.len() + 1);
         let mut start = 0;
@@ -65,12 +72,14 @@ impl Arena {
         Ok(Self { address: reserve(bytes)?, bytes, chunks, pinned: Mutex::default(), shared: None })
     }
 
-    /// The same with its first bytes in memory that processes share; a border or the end is where that memory ends. `writable`
-    /// in the process that fills it, until [`protect`](Self::protect).
+    /// Reserves `bytes` like [`with_borders`](Self::with_borders), with the first bytes in memory that processes share.
+    ///
+    /// The shared memory must end at a border or at the end. The process that fills it passes `writable`, and can write to
+    /// it until [`protect`](Self::protect).
     ///
     /// # Errors
     ///
-    /// Those of [`with_borders`](Self::with_borders), also if the shared memory ends elsewhere.
+    /// Those of [`with_borders`](Self::with_borders), and if the shared memory ends anywhere else.
     pub fn sharing(bytes: u64, borders: &[u64], file: Arc<MemoryFile>, writable: bool) -> Result<Self> {
         if file.bytes() != bytes && !borders.contains(&file.bytes()) {
             return Err(Error::Invalid(format!(
@@ -83,17 +92,19 @@ impl Arena {
         Ok(arena)
     }
 
-    /// The size of the part that other processes may map too: its first bytes.
+    /// Size of the shared part at the start, which other processes may map too.
     pub fn shared_bytes(&self) -> u64 {
         self.shared.as_ref().map_or(0, SharedPart::bytes)
     }
 
-    /// Where the program may write to the bytes of the shared part, and sees its own writes only.
+    /// Address of the private view of the shared part.
+    ///
+    /// The program may write here, and sees only its own writes.
     pub fn view_address(&self) -> Option<u64> {
         self.shared.as_ref().map(SharedPart::view)
     }
 
-    /// Ends the writing of the shared part.
+    /// Makes the shared part read-only.
     ///
     /// # Errors
     ///
@@ -102,28 +113,28 @@ impl Arena {
         self.shared.as_ref().map_or(Ok(()), SharedPart::protect)
     }
 
-    /// The address of its first byte.
+    /// Address of the first byte.
     pub fn address(&self) -> u64 {
         self.address as u64
     }
 
-    /// Its size.
+    /// Size in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The end of the pinned chunk around `offset`.
+    /// End of the pinned chunk that contains `offset`.
     pub(crate) fn chunk_end(&self, offset: u64) -> u64 {
         let after = self.chunks.partition_point(|chunk| chunk.end <= offset);
         self.chunks.get(after).map_or(self.bytes, |chunk| chunk.end)
     }
 
-    /// Whether all of it is pinned.
+    /// Returns true if the whole arena is pinned.
     pub fn is_pinned(&self) -> bool {
         self.pinned.lock().is_all
     }
 
-    /// Why the last attempt could not pin all of it.
+    /// Reason why the last attempt did not pin the whole arena.
     pub fn pin_failure(&self) -> Option<String> {
         self.pinned.lock().failure.clone()
     }
@@ -152,7 +163,9 @@ impl Arena {
         })
     }
 
-    /// Whether host memory at `from` differs from the `bytes` at `offset`. Reads on several threads.
+    /// Compares the `bytes` at `offset` with host memory at `from`, on several threads.
+    ///
+    /// Returns true if they differ.
     ///
     /// # Errors
     ///
@@ -160,7 +173,7 @@ impl Arena {
     ///
     /// # Safety
     ///
-    /// `from` is readable for `bytes`, and nobody writes to either meanwhile.
+    /// `from` is readable for `bytes`, and no thread writes to either range meanwhile.
     pub unsafe fn differs(&self, offset: u64, from: u64, bytes: u64) -> Result<bool> {
         let ours = self.at(offset, bytes)?.expose_provenance() as u64;
         let pieces: Vec<_> = pieces(bytes, COPY_PIECE_BYTES).collect();
@@ -195,7 +208,7 @@ impl Arena {
         unsafe { read_parts(parts, self.at(0, 0)?, self.bytes) }
     }
 
-    /// The address of `bytes` at `offset`; an error where they are not inside.
+    /// Returns the address of `bytes` at `offset`, or an error if they are not inside the arena.
     pub(crate) fn at(&self, offset: u64, bytes: u64) -> Result<*mut u8> {
         match offset.checked_add(bytes) {
             Some(end) if end <= self.bytes => Ok(ptr::with_exposed_provenance_mut(self.address + offset as usize)),
@@ -229,17 +242,19 @@ impl Drop for Arena {
     }
 }
 
-/// Memory in huge pages, which begin at multiples of their size, is faulted in and pinned many times as fast.
+/// Size of a huge page.
+///
+/// Aligned huge pages are faulted in and pinned many times faster.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// A new mapping of `bytes` that begins at a huge page, not yet backed by memory.
+/// Maps `bytes` at an address aligned to a huge page, without committing memory.
 fn reserve(bytes: u64) -> Result<usize> {
     let refused = |why: String| {
         Error::Memory(format!("the system gave no address space for an arena of {} ({why})", size(bytes)))
     };
     let length = usize::try_from(bytes).map_err(|_| refused("more than an address can say".into()))?.max(1);
-    // SAFETY: a new anonymous mapping aliases nothing; what is unmapped is its beginning and end; the advice changes no byte of it,
-    // and may be refused.
+    // SAFETY: a new anonymous mapping aliases nothing. Only its start and end are unmapped. The advice changes no byte of
+    // it, and may be refused.
     unsafe {
         let mapping = libc::mmap(
             ptr::null_mut(),
@@ -264,7 +279,7 @@ fn reserve(bytes: u64) -> Result<usize> {
     }
 }
 
-/// Bytes that a thread copies at a time: enough to pay for itself, small enough to balance.
+/// Bytes that a thread copies at a time: large enough to amortize the overhead, small enough to balance the load.
 const COPY_PIECE_BYTES: u64 = 8 << 20;
 
 /// A few threads saturate the memory of one socket.
@@ -274,13 +289,13 @@ pub(super) fn threads() -> usize {
     cores().min(MAX_THREADS)
 }
 
-/// Which chunks are pinned, and by which device's context.
+/// The pinned chunks, and the device whose context pinned them.
 #[derive(Default)]
 pub(super) struct PinnedChunks {
     pub(super) device: Option<Arc<Device>>,
     pub(super) chunks: Vec<u64>,
     pub(super) is_all: bool,
     pub(super) failure: Option<String>,
-    /// Some of the shared part is pinned so that the device could write to it.
+    /// True if part of the shared memory is pinned in a way that lets the device write to it.
     pub(super) is_exposed: bool,
 }

@@ -1,4 +1,4 @@
-//! Host memory that has a descriptor instead of a name, so that processes can map the same pages.
+//! Anonymous host memory with a file descriptor, so that processes can map the same pages.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -6,13 +6,15 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat,
 
 use crate::error::{Error, Result, size};
 
-/// Memory is mapped, shared and pinned in multiples of this.
+/// Memory is mapped, shared and pinned in multiples of this size.
 pub const PAGE_SIZE: u64 = 4096;
 
-/// Its size cannot change any more: a process that reads it can rely on its pages.
+/// Fixes the size, so that a reading process can rely on the pages.
 const SEALS: SealFlags = SealFlags::GROW.union(SealFlags::SHRINK).union(SealFlags::SEAL);
 
-/// A memfd of a fixed size. The memory is gone when no process has it open or mapped, however they ended.
+/// A memfd of fixed size.
+///
+/// The memory is freed when no process has it open or mapped, even after a crash.
 #[derive(Debug)]
 pub struct MemoryFile {
     descriptor: OwnedFd,
@@ -20,7 +22,9 @@ pub struct MemoryFile {
 }
 
 impl MemoryFile {
-    /// New memory, all zeros, of which pages are taken when they are written.
+    /// Creates memory filled with zeros.
+    ///
+    /// Pages are committed on the first write.
     ///
     /// # Errors
     ///
@@ -37,11 +41,11 @@ impl MemoryFile {
         Ok(Self { descriptor, bytes })
     }
 
-    /// Memory that another process made.
+    /// Wraps memory that another process created.
     ///
     /// # Errors
     ///
-    /// If it is not a memory file of this size, or could still shrink under the pages that are read.
+    /// If it is not a memory file of this size, or could still shrink while pages are read.
     pub fn received(descriptor: OwnedFd, bytes: u64) -> Result<Self> {
         let found = fstat(&descriptor).map(|status| status.st_size as u64).unwrap_or(0);
         let sealed = fcntl_get_seals(&descriptor).is_ok_and(|seals| seals.contains(SEALS));
@@ -53,7 +57,7 @@ impl MemoryFile {
         Ok(Self { descriptor, bytes })
     }
 
-    /// Its size.
+    /// Size in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -1,4 +1,4 @@
-//! Pinning the arena, so that the device's copy engine reads it directly.
+//! Pins the arena, so that the device's copy engine reads it directly.
 
 use std::ptr;
 use std::sync::Arc;
@@ -12,8 +12,10 @@ use crate::error::size;
 use crate::parallel::in_parallel;
 
 impl Arena {
-    /// Pins all of it for all devices, in chunks; returns whether that succeeded. A refusal is not an error: pageable memory is
-    /// copied more slowly, and [`pin_failure`](Self::pin_failure) says why.
+    /// Pins the whole arena for all devices, chunk by chunk, and returns true on success.
+    ///
+    /// A refusal is not an error: copies from pageable memory are slower, and [`pin_failure`](Self::pin_failure) returns the
+    /// reason.
     pub fn pin(&self, device: i32) -> bool {
         let mut pinned = self.pinned.lock();
         if pinned.is_all {
@@ -31,7 +33,7 @@ impl Arena {
             self.chunks.iter().filter(|chunk| !chunk.is_empty() && !pinned.chunks.contains(&chunk.start)).collect();
         let done = Mutex::new(Vec::new());
         let exposed = AtomicBool::new(pinned.is_exposed);
-        // Most of the time goes into committing and zeroing pages, which several threads can do at once.
+        // Committing and zeroing pages takes most of the time, and several threads can do it at once.
         let outcome = in_parallel(threads(), missing.len(), |index| {
             let chunk = missing[index];
             let address = self.address + chunk.start as usize;
@@ -57,8 +59,8 @@ impl Arena {
         pinned.is_exposed = exposed.into_inner();
         pinned.device = Some(device);
         if !pinned.chunks.is_empty() {
-            // Pages shared with a forked child would be replaced on the next write, and the device would still read the old
-            // ones.
+            // The kernel would replace pages shared with a forked child on the next write, and the device would still read
+            // the old pages.
             self.advise(libc::MADV_DONTFORK);
         }
         match outcome {
@@ -75,17 +77,21 @@ impl Arena {
         }
     }
 
-    /// Whether the device cannot write to the shared part, because it is pinned for reading only.
+    /// Returns true if the shared part is pinned read-only, so that the device cannot write to it.
     pub fn is_shielded(&self) -> bool {
         !self.pinned.lock().is_exposed
     }
 
-    /// Whether a child that is forked now has the bytes: pinned pages of this process's own are kept from it.
+    /// Returns true if a child forked now inherits the bytes.
+    ///
+    /// It does not inherit pinned pages that are private to this process.
     pub fn is_inherited(&self) -> bool {
         self.shared_bytes() == self.bytes || self.pinned.lock().chunks.is_empty()
     }
 
-    /// Makes it pageable again. No copy may be in progress.
+    /// Makes the arena pageable again.
+    ///
+    /// No copy may be in progress.
     pub fn unpin(&self) {
         let pinned = &mut *self.pinned.lock();
         (pinned.is_all, pinned.is_exposed) = (false, false);
@@ -97,7 +103,9 @@ impl Arena {
         self.advise(libc::MADV_DOFORK);
     }
 
-    /// Advises the system of the part that is this process's own: a fork copies no pages of the shared one.
+    /// Advises the kernel about the private part only.
+    ///
+    /// A fork copies no pages of the shared part.
     fn advise(&self, advice: libc::c_int) {
         let shared = self.shared_bytes() as usize;
         let own = ptr::with_exposed_provenance_mut(self.address + shared);
@@ -106,7 +114,9 @@ impl Arena {
     }
 }
 
-/// Has the kernel commit the pages at once. Where it does not support that, pinning commits them.
+/// Makes the kernel commit the pages at once.
+///
+/// Where the kernel does not support that, pinning commits them.
 fn populate(address: usize, bytes: usize, advice: libc::c_int) {
     // SAFETY: the range is inside the arena's mapping, and the advice changes no byte of it.
     unsafe { libc::madvise(ptr::with_exposed_provenance_mut(address), bytes, advice) };

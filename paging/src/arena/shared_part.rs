@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::memory_file::MemoryFile;
 use crate::error::{Error, Result, size};
 
-/// A memory file, mapped twice: over the first bytes of the arena, which is pinned and copied from, and as a private view.
+/// A memory file, mapped twice: over the first bytes of the arena, for pinning and copying, and as a private view.
 ///
-/// The arena's mapping shares its pages with other processes, and cannot be written to once it is filled. The view shows the same
-/// pages; a write to it gives this process a page of its own, so nothing that a program does to its weights changes another's.
-/// The view is never pinned: the kernel would give the process pages of its own for that.
+/// The arena's mapping shares its pages with other processes, and is read-only once it is filled. The view shows the same
+/// pages. A write to the view gives this process a private copy of the page, so a program cannot change the weights of
+/// another process. The view is never pinned, because pinning would give the process private copies of the pages.
 pub(super) struct SharedPart {
     file: Arc<MemoryFile>,
     address: usize,
@@ -21,7 +21,9 @@ pub(super) struct SharedPart {
 }
 
 impl SharedPart {
-    /// Maps the file over `address`, where the caller has reserved as many bytes.
+    /// Maps the file over `address`.
+    ///
+    /// The caller has reserved that many bytes there.
     pub(super) fn map(file: Arc<MemoryFile>, address: usize, writable: bool) -> Result<Self> {
         let length = file.bytes() as usize;
         let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
@@ -46,13 +48,15 @@ impl SharedPart {
         self.writable.load(Ordering::Acquire)
     }
 
-    /// Ends the writing of it, for good.
+    /// Makes it read-only, permanently.
     pub(super) fn protect(&self) -> Result<()> {
         self.writable.store(false, Ordering::Release);
         self.set_protection(0, self.bytes() as usize, libc::PROT_READ)
     }
 
-    /// Calls `action` while some of it can be written to, which some drivers want of memory that they pin.
+    /// Calls `action` while a range is writable.
+    ///
+    /// Some drivers require that of memory that they pin.
     pub(super) fn while_writable(&self, start: u64, bytes: usize, action: impl FnOnce() -> Result<()>) -> Result<()> {
         self.set_protection(start, bytes, libc::PROT_READ | libc::PROT_WRITE)?;
         let outcome = action();
@@ -64,7 +68,7 @@ impl SharedPart {
 
     fn set_protection(&self, start: u64, bytes: usize, protection: libc::c_int) -> Result<()> {
         let address = ptr::with_exposed_provenance_mut(self.address + start as usize);
-        // SAFETY: the range is inside the mapping, which is this part's. Code that writes to it asks `is_writable` before.
+        // SAFETY: the range is inside the mapping, which is this part's. Code that writes to it checks `is_writable` first.
         match unsafe { libc::mprotect(address, bytes, protection) } {
             0 => Ok(()),
             _ => Err(Error::Failed(format!("mprotect failed: {}", std::io::Error::last_os_error()))),
@@ -74,7 +78,7 @@ impl SharedPart {
 
 impl Drop for SharedPart {
     fn drop(&mut self) {
-        // SAFETY: mapped in `map`; whoever has an address in it keeps the arena alive. (The arena unmaps its own range.)
+        // SAFETY: mapped in `map`; code that has an address in it keeps the arena alive. (The arena unmaps its own range.)
         unsafe { libc::munmap(ptr::with_exposed_provenance_mut(self.view), self.bytes() as usize) };
     }
 }

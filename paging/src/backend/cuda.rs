@@ -1,4 +1,6 @@
-//! A CUDA device. Its copy engine works in parallel with compute; events order the two.
+//! A CUDA device.
+//!
+//! Its copy engine runs in parallel with compute, and events order the two.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +19,7 @@ impl Cuda {
     ///
     /// # Errors
     ///
-    /// If there is no driver or no such device.
+    /// If no driver or no such device exists.
     pub fn open(ordinal: i32) -> Result<Self> {
         Ok(Self { device: Device::open(ordinal)? })
     }
@@ -96,7 +98,7 @@ impl Backend for Cuda {
     }
 
     fn relax_captures(&self) -> RelaxedCaptures<'_> {
-        // If the driver refuses, the calls that need this report it.
+        // If the driver refuses, the calls that need relaxed captures report it.
         let before = self.device.exchange_capture_mode(Device::RELAXED);
         RelaxedCaptures::until_dropped(move || {
             if let Ok(before) = before {

@@ -1,7 +1,8 @@
-//! Host memory in the place of device memory: a thread copies, at a given speed if one is set. For tests, and for machines
-//! without a device. The pipeline in front of it is the same.
+//! Host memory in place of device memory, for tests and for machines without a device.
 //!
-//! Compute happens on the calling threads, so these wait for copies themselves.
+//! A thread copies, optionally at a set speed. The pipeline is the same as for a device.
+//!
+//! Compute happens on the calling threads, so they wait for copies themselves.
 
 use std::collections::VecDeque;
 use std::ptr;
@@ -17,16 +18,18 @@ use crate::error::{Error, Result};
 
 /// The clock by which a [`Host`] times events and paces copies.
 pub trait Clock: Send + Sync {
-    /// The time.
+    /// Returns the current time.
     fn now(&self) -> Instant;
 
-    /// Sets a clock that does not run to `time`. Returns false for a clock that runs: the caller waits until then.
+    /// Advances a stopped clock to `time` and returns true.
+    ///
+    /// Returns false for a running clock; the caller then waits until `time`.
     fn skip_to(&self, _time: Instant) -> bool {
         false
     }
 }
 
-/// The clock of the system.
+/// The system clock.
 struct SystemClock;
 
 impl Clock for SystemClock {
@@ -35,24 +38,26 @@ impl Clock for SystemClock {
     }
 }
 
-/// A thread of the host that copies.
+/// A host thread that copies.
 pub struct Host {
     queue: Arc<Queue>,
     clock: Arc<dyn Clock>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// The process that has the copying thread: a forked child has none.
+    /// Process that owns the copying thread.
+    ///
+    /// A forked child has no such thread.
     process: u32,
 }
 
-/// The only stream of copies.
+/// The only copy stream.
 const COPIES: Stream = Stream(u64::MAX);
 
 #[derive(Default)]
 struct Queue {
     jobs: Mutex<Jobs>,
-    /// There is a job.
+    /// Signalled when a job is queued.
     filled: Condvar,
-    /// A job is done that a thread waits for.
+    /// Signalled when a job is done that a thread waits for.
     advanced: Condvar,
     /// Jobs done so far.
     completed: AtomicU64,
@@ -82,22 +87,24 @@ enum Job {
 #[derive(Clone, Copy, Default)]
 struct Mark {
     timed: bool,
-    /// The number of jobs done after which the event is set.
+    /// Number of completed jobs after which the event is set.
     after: u64,
     at: Option<Instant>,
 }
 
 impl Host {
-    /// Starts the thread. With `bytes_per_second`, no copy is faster than that.
+    /// Starts the thread.
+    ///
+    /// With `bytes_per_second`, no copy is faster than that.
     ///
     /// # Errors
     ///
-    /// If the speed is not positive, or no thread can be started.
+    /// If the speed is not positive, or the thread cannot be started.
     pub fn new(bytes_per_second: Option<f64>) -> Result<Self> {
         Self::with_clock(bytes_per_second, Arc::new(SystemClock))
     }
 
-    /// Starts the thread, with another clock than the system's.
+    /// Starts the thread, with a clock other than the system clock.
     ///
     /// # Errors
     ///
@@ -132,9 +139,11 @@ impl Host {
         }
     }
 
-    /// Waits until `after` jobs are done, at most `longest`; whether they are.
+    /// Waits until `after` jobs are done, for at most `longest`.
+    ///
+    /// Returns true if they are done.
     fn wait_for(&self, after: u64, longest: Duration) -> Result<bool> {
-        // Most waits are for a copy that is about to end, and sleeping takes longer than that.
+        // Most waits are for a copy that is about to end, and a sleep takes longer than that.
         for _ in 0..SPINS_BEFORE_SLEEP {
             if self.queue.completed.load(Ordering::Acquire) >= after {
                 return Ok(true);
@@ -194,7 +203,7 @@ impl Backend for Host {
     }
 
     fn destroy_event(&self, event: Event) {
-        // In a forked child the lock may be held by a thread that does not exist there.
+        // In a forked child, a thread that does not exist there may hold the lock.
         if std::process::id() == self.process {
             self.queue.jobs.lock().free.push(event.0);
         }
@@ -217,7 +226,7 @@ impl Backend for Host {
     }
 
     fn wait(&self, stream: Stream, event: Event) -> Result<bool> {
-        // Copies need not wait: events of threads are set already, and those of copies are in order.
+        // Copies need not wait: events of threads are already set, and copies complete in order.
         if stream == COPIES {
             return Ok(true);
         }
@@ -275,7 +284,7 @@ struct Copier {
     queue: Arc<Queue>,
     clock: Arc<dyn Clock>,
     pace: Option<f64>,
-    /// When a bus of that speed would have finished the last copy.
+    /// Time at which a bus of the set speed would have finished the last copy.
     free_at: Option<Instant>,
 }
 
@@ -301,7 +310,7 @@ impl Copier {
                 queue.advanced.notify_all();
             }
         }
-        // The remaining jobs will not be done.
+        // The remaining jobs are dropped.
         queue.advanced.notify_all();
     }
 
@@ -317,7 +326,7 @@ impl Copier {
             );
         }
         let Some(pace) = self.pace else { return };
-        // Counted from when it could have started, not from when this thread woke up: delays of microseconds would add up.
+        // Start from the earliest possible time, not from the wake-up of this thread: delays of microseconds would add up.
         let begun = self.free_at.map_or(queued, |free| free.max(queued));
         let end = begun + Duration::from_secs_f64(transfer.bytes as f64 / pace);
         let now = self.clock.now();
@@ -325,7 +334,7 @@ impl Copier {
             let mut jobs = self.queue.jobs.lock();
             while !jobs.stop && !self.queue.filled.wait_until(&mut jobs, end).timed_out() {}
         }
-        // A copy that was slower than the set speed is not made up for later.
+        // A copy slower than the set speed does not make later copies faster.
         self.free_at = Some(end.max(now.checked_sub(MAX_CATCH_UP).unwrap_or(now)));
     }
 }

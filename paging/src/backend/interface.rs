@@ -1,25 +1,27 @@
-//! The interface of a backend: copies, and their order.
+//! The backend interface: copies and their order.
 
 use std::time::Duration;
 
 use crate::error::Result;
 
-/// A queue of work, as the backend numbers them. For CUDA a `CUstream`; 0 is the legacy default stream.
+/// A queue of work, with the backend's number.
+///
+/// For CUDA, a `CUstream`; 0 is the legacy default stream.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Stream(pub u64);
 
-/// An event that is recorded in one stream and waited for in another.
+/// An event, recorded in one stream and waited for in another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Event(pub u64);
 
 /// One copy between host and device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Transfer {
-    /// Address where it reads.
+    /// Address of the source.
     pub from: u64,
-    /// Address where it writes.
+    /// Address of the target.
     pub to: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
@@ -28,15 +30,21 @@ pub struct Transfer {
 pub enum CaptureStatus {
     /// Work is executed.
     None,
-    /// Work becomes part of a graph; the number of the capture.
+    /// Work becomes part of a graph.
+    ///
+    /// Contains the number of the capture.
     Active(u64),
     /// The capture has failed and must be ended.
     Broken,
 }
 
-/// Copies and their order. No call but [`synchronize`](Self::synchronize) and [`block`](Self::block) blocks the host.
+/// Copies and their order.
+///
+/// Only [`synchronize`](Self::synchronize) and [`block`](Self::block) block the host.
 pub trait Backend: Send + Sync {
-    /// Makes the device current on this thread; returns whether [`deactivate`](Self::deactivate) has to undo that.
+    /// Makes the device current on this thread.
+    ///
+    /// Returns true if [`deactivate`](Self::deactivate) has to undo that.
     ///
     /// # Errors
     ///
@@ -48,21 +56,27 @@ pub trait Backend: Send + Sync {
     /// Undoes [`activate`](Self::activate).
     fn deactivate(&self) {}
 
-    /// Creates a stream for copies, which execute one after another.
+    /// Creates a stream for copies.
+    ///
+    /// They execute one after another.
     ///
     /// # Errors
     ///
-    /// If the device makes no stream.
+    /// If the device cannot create a stream.
     fn create_stream(&self) -> Result<Stream>;
 
-    /// Destroys a stream. No copy is in progress afterwards; copies that had not started may be dropped.
+    /// Destroys a stream.
+    ///
+    /// No copy is in progress afterwards; copies that had not started may be dropped.
     fn destroy_stream(&self, stream: Stream);
 
-    /// Creates an event; `timed` if [`elapsed_ns`](Self::elapsed_ns) will be called for it.
+    /// Creates an event.
+    ///
+    /// `timed` is required for [`elapsed_ns`](Self::elapsed_ns).
     ///
     /// # Errors
     ///
-    /// If the device makes no event.
+    /// If the device cannot create an event.
     fn create_event(&self, timed: bool) -> Result<Event>;
     /// Frees an event.
     fn destroy_event(&self, event: Event);
@@ -74,15 +88,18 @@ pub trait Backend: Send + Sync {
     /// If the device refuses.
     fn record(&self, event: Event, stream: Stream) -> Result<()>;
 
-    /// Makes work queued on the stream from now on wait for the event as last recorded. False if the stream is the calling
-    /// thread, which then has to call [`block`](Self::block).
+    /// Makes later work on the stream wait for the event as last recorded.
+    ///
+    /// Returns false if the stream is the calling thread, which then has to call [`block`](Self::block).
     ///
     /// # Errors
     ///
     /// If the device refuses.
     fn wait(&self, stream: Stream, event: Event) -> Result<bool>;
 
-    /// Blocks the host until the event, at most `longest`; returns whether the event happened.
+    /// Blocks the host until the event happens, for at most `longest`.
+    ///
+    /// Returns true if the event happened.
     ///
     /// # Errors
     ///
@@ -100,7 +117,9 @@ pub trait Backend: Send + Sync {
     /// Both ranges stay valid until the copy is done, and users of the target are ordered by events.
     unsafe fn copy(&self, transfer: &Transfer, stream: Stream) -> Result<()>;
 
-    /// Queues a copy from the device to the host. For a backend whose device is the host, that is [`copy`](Self::copy).
+    /// Queues a copy from the device to the host.
+    ///
+    /// The same as [`copy`](Self::copy) for a backend whose device is the host.
     ///
     /// # Errors
     ///
@@ -121,14 +140,16 @@ pub trait Backend: Send + Sync {
     /// If the device, or work on the stream, has failed.
     fn synchronize(&self, stream: Stream) -> Result<()>;
 
-    /// Nanoseconds between two timed events; waits for the second.
+    /// Returns the nanoseconds between two timed events.
+    ///
+    /// Waits for the second event.
     ///
     /// # Errors
     ///
     /// If one of the events was never recorded, or the device has failed.
     fn elapsed_ns(&self, from: Event, to: Event) -> Result<u64>;
 
-    /// Whether work queued on the stream is captured into a graph.
+    /// Returns the capture state of the stream.
     ///
     /// # Errors
     ///
@@ -137,7 +158,7 @@ pub trait Backend: Send + Sync {
         Ok(CaptureStatus::None)
     }
 
-    /// Allows this thread, until the result is dropped, calls that a capture in progress forbids.
+    /// Allows calls on this thread that a capture in progress forbids, until the result is dropped.
     fn relax_captures(&self) -> RelaxedCaptures<'_> {
         RelaxedCaptures(None)
     }
@@ -147,7 +168,7 @@ pub trait Backend: Send + Sync {
 pub struct RelaxedCaptures<'a>(Option<Box<dyn FnOnce() + 'a>>);
 
 impl<'a> RelaxedCaptures<'a> {
-    /// Calls `undo` when it is dropped.
+    /// Calls `undo` when the result is dropped.
     pub fn until_dropped(undo: impl FnOnce() + 'a) -> Self {
         Self(Some(Box::new(undo)))
     }

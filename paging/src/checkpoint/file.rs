@@ -1,4 +1,4 @@
-//! Opening the files of a checkpoint.
+//! Opens and reads checkpoint files.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -6,7 +6,9 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
-/// A regular file and its size. A pipe would block, and a device has no size.
+/// Opens a regular file and returns it with its size.
+///
+/// A pipe would block, and a device has no size.
 pub(super) fn open(path: &Path) -> Result<(File, u64)> {
     let status = fs::metadata(path).map_err(|error| unreadable(path, error))?;
     if !status.is_file() {
@@ -20,7 +22,9 @@ pub(super) fn open(path: &Path) -> Result<(File, u64)> {
     Ok((file, bytes))
 }
 
-/// Reads `bytes`, which the caller has checked that the file has.
+/// Reads `bytes`.
+///
+/// The caller has checked that the file contains them.
 pub(super) fn exactly(file: &mut File, path: &Path, bytes: u64) -> Result<Vec<u8>> {
     let mut buffer = Vec::new();
     file.take(bytes).read_to_end(&mut buffer).map_err(|error| unreadable(path, error))?;

@@ -1,4 +1,4 @@
-//! Reading parts of files to memory, on several threads.
+//! Reads parts of files into memory, on several threads.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,17 +15,17 @@ use crate::parallel::{cores, in_parallel, pieces};
 pub struct FileRange {
     /// The file.
     pub path: PathBuf,
-    /// The offset of the first byte in the file.
+    /// Offset of the first byte in the file.
     pub file_offset: u64,
-    /// The offset of the first byte in the destination.
+    /// Offset of the first byte in the destination.
     pub offset: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
-/// Bytes that a thread reads in one call: long enough for a disk, short enough to balance.
+/// Bytes that a thread reads in one call: long enough for a disk, short enough to balance the load.
 const READ_BYTES: u64 = 16 << 20;
-/// A disk is fastest with several requests waiting, even on a machine with few cores.
+/// A disk is fastest with several pending requests, even on a machine with few cores.
 const MIN_THREADS: usize = 8;
 const MAX_THREADS: usize = 16;
 
@@ -37,7 +37,9 @@ struct Job<'a> {
     bytes: u64,
 }
 
-/// Reads all parts to their offsets in the destination, which has `length` bytes. After an error its contents are undefined.
+/// Reads all parts to their offsets in the destination of `length` bytes.
+///
+/// After an error, the contents of the destination are undefined.
 ///
 /// # Errors
 ///
@@ -99,7 +101,9 @@ fn check_disjoint(parts: &[FileRange], length: u64) -> Result<()> {
     }
 }
 
-/// Opens each file once, with its size.
+/// Opens each file once.
+///
+/// Returns it with its size.
 fn open_all(parts: &[FileRange]) -> Result<HashMap<&Path, (File, u64)>> {
     let mut files = HashMap::new();
     for FileRange { path, .. } in parts {

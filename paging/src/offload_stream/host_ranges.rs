@@ -1,11 +1,13 @@
-//! Where copies lie on the host: pieces of pinned memory, and which ranges of them are free.
+//! Host memory of the copies: pieces of pinned memory, and their free ranges.
 
 use std::collections::BTreeMap;
 
 use crate::arena::{Arena, PAGE_SIZE, PIN_GRANULE};
 use crate::error::{Error, Result};
 
-/// The size of the first piece; later ones double what there is, up to [`PIN_GRANULE`].
+/// Size of the first piece.
+///
+/// Later ones double the total, up to [`PIN_GRANULE`].
 const FIRST_PIECE: u64 = 64 << 20;
 
 /// A range of a piece.
@@ -19,12 +21,14 @@ pub struct PieceRange {
 #[derive(Default)]
 pub struct HostRanges {
     pieces: Vec<Arena>,
-    /// Bytes of the free ranges, by piece and offset; neighbours are one range.
+    /// Bytes of the free ranges, by piece and offset.
+    ///
+    /// Neighbours are merged into one range.
     free: BTreeMap<(usize, u64), u64>,
 }
 
 impl HostRanges {
-    /// The smallest free range that is large enough; `None` if there is none.
+    /// Takes the smallest free range that is large enough, or returns `None`.
     pub fn take(&mut self, bytes: u64) -> Option<PieceRange> {
         let bytes = bytes.next_multiple_of(PAGE_SIZE).max(PAGE_SIZE);
         let fitting = self.free.iter().filter(|&(_, &length)| length >= bytes);
@@ -52,13 +56,13 @@ impl HostRanges {
         self.free.insert((piece, offset), bytes);
     }
 
-    /// The size of the piece that would be added for a range of `bytes`.
+    /// Size of the piece to add for a range of `bytes`.
     pub fn growth(&self, bytes: u64) -> u64 {
         let doubled = self.bytes().clamp(FIRST_PIECE, PIN_GRANULE);
         bytes.next_multiple_of(PAGE_SIZE).max(doubled)
     }
 
-    /// Adds a piece, pinned for `device` if there is one.
+    /// Adds a piece, pinned for `device` if one is given.
     pub fn grow(&mut self, bytes: u64, device: Option<i32>) -> Result<()> {
         let piece = Arena::new(bytes)?;
         if let Some(device) = device
@@ -71,12 +75,12 @@ impl HostRanges {
         Ok(())
     }
 
-    /// All bytes, free or not.
+    /// Total bytes, free or not.
     pub fn bytes(&self) -> u64 {
         self.pieces.iter().map(Arena::bytes).sum()
     }
 
-    /// The parts of the first `bytes` of a place that one copy can reach: (address, bytes).
+    /// Splits the first `bytes` of a place into the parts that one copy can reach: (address, bytes).
     pub fn parts(&self, place: PieceRange, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
         let piece = &self.pieces[place.piece];
         let (mut at, end) = (place.offset, place.offset + bytes);
@@ -96,8 +100,8 @@ mod tests {
 
     #[test]
     fn places_never_overlap_and_all_come_back() {
-        // GIVEN a piece, WHEN places of any sizes are taken and given back in any order, THEN no two that are taken overlap,
-        // and in the end one place can have it all.
+        // GIVEN a piece, WHEN ranges of any sizes are taken and freed in any order, THEN no two taken ranges overlap, and in
+        // the end one range can take the whole piece.
         let actions = prop::collection::vec((1u64..2 << 20, any::<prop::sample::Index>(), any::<bool>()), 1..200);
         proptest!(|(actions in actions)| {
             let mut places = HostRanges::default();
@@ -123,7 +127,7 @@ mod tests {
 
     #[test]
     fn copies_are_split_where_pinned_chunks_end() {
-        // GIVEN a place across the border of two chunks, WHEN it is split, THEN at the border.
+        // GIVEN a range across the border of two chunks, WHEN it is split, THEN it is split at the border.
         let mut places = HostRanges::default();
         places.grow(PIN_GRANULE + (1 << 20), None).unwrap();
         let place = places.take(PIN_GRANULE + 4096).unwrap();

@@ -1,9 +1,9 @@
-//! A forward that is captured into a CUDA graph.
+//! A forward captured into a CUDA graph.
 //!
-//! Captured work is executed at each replay, when the contents of the ring are unknown. So a captured forward has another ring,
-//! which is empty at its begin, and another copy stream, which is forked from the captured stream at the begin of the forward
-//! and joined to it at the end. From then on, forwards that are not captured fork and join too, since a replay on the caller's
-//! stream may have come in between.
+//! Captured work executes at each replay, when the contents of the ring are unknown. A captured forward therefore has its
+//! own ring, which is empty at its start, and its own copy stream. The copy stream is forked from the captured stream at the
+//! start of the forward and joined to it at the end. From then on, uncaptured forwards fork and join too, because a replay
+//! on the caller's stream may have run in between.
 
 use std::sync::Arc;
 
@@ -12,18 +12,20 @@ use super::core::PipelineCore;
 use super::cursor::Cursor;
 use crate::error::{Error, Result};
 
-/// One capture of one thread.
+/// One capture by one thread.
 pub struct Captured {
     /// The driver's number of the capture.
     pub id: u64,
-    /// The generation of the configuration it was made for.
+    /// Generation of the configuration that it was made for.
     pub generation: u64,
     pub core: PipelineCore,
     pub cursor: Cursor,
 }
 
 impl Captured {
-    /// Prepares for capture `id`. May wait for copies in progress.
+    /// Prepares for capture `id`.
+    ///
+    /// May wait for copies in progress.
     pub fn begin(core: &PipelineCore, id: u64) -> Result<Self> {
         let backend = &core.backend;
         let _relaxed = backend.relax_captures();
@@ -49,8 +51,10 @@ impl Captured {
         Ok(Self { id, generation, core: captured, cursor: Cursor::new(1) })
     }
 
-    /// The capture has failed, or ended during a forward: returns the units to report as released. Stream and events stay until
-    /// this is dropped, since the capture may not have ended.
+    /// Abandons the capture, because it failed or ended during a forward.
+    ///
+    /// Returns the units to report as released. Stream and events stay until this is dropped, because the capture may not
+    /// have ended.
     pub fn abandon(&mut self) -> Vec<Unit> {
         self.id = 0;
         std::mem::replace(&mut self.cursor, Cursor::new(1)).reported
@@ -64,7 +68,7 @@ impl Drop for Captured {
     }
 }
 
-/// The error of a forward on a stream with a broken capture.
+/// Error of a forward on a stream with a broken capture.
 #[cold]
 pub fn broken() -> Error {
     Error::Failed(

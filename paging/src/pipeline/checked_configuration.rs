@@ -1,4 +1,4 @@
-//! A checked configuration: the copies of each unit, its placement, and the order of use.
+//! A validated configuration: the copies of each unit, its placement, and the order of use.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use crate::backend::Transfer;
 use crate::error::{Error, Result};
 use crate::range::ByteRange;
 
-/// The units that a thread needs: those of a point of the schedule, or of a key outside it.
+/// The units that a thread needs, for a point of the schedule or for a key outside it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Target {
     Point(usize),
@@ -27,9 +27,9 @@ pub struct CheckedConfiguration {
     points_of: HashMap<i64, Vec<usize>>,
     fallbacks: Vec<Vec<Unit>>,
     fallback_of: HashMap<i64, usize>,
-    /// The units of the ring in the order of use, point by point.
+    /// Units of the ring in order of use, point by point.
     uses: Vec<Unit>,
-    /// Point → index of its first use; one more for the end.
+    /// Point → index of its first use, plus one entry for the end.
     first_use: Vec<usize>,
     /// Unit → its uses, ascending.
     uses_of: Vec<Vec<usize>>,
@@ -86,7 +86,9 @@ impl CheckedConfiguration {
         Ok(configuration)
     }
 
-    /// Units that are needed at the same time, each once. They must exist and must not overlap.
+    /// Removes duplicates from units that are needed at the same time.
+    ///
+    /// The units must exist and must not overlap.
     fn checked(&self, mut units: Vec<Unit>) -> std::result::Result<Vec<Unit>, String> {
         let mut seen = vec![false; self.transfers.len()];
         if let Some(unknown) = units.iter().find(|&&unit| unit as usize >= seen.len()) {
@@ -117,7 +119,7 @@ impl CheckedConfiguration {
         &self.transfers[unit as usize]
     }
 
-    /// The parts of a unit's copies that are in a range of the ring, which is in its placement.
+    /// Returns the parts of a unit's copies that lie in `range`, a range of the ring inside the unit's placement.
     pub fn transfers_in(&self, unit: Unit, range: ByteRange) -> impl Iterator<Item = Transfer> {
         let placement = self.placement(unit).unwrap_or_default();
         let transfers = self.transfers(unit);
@@ -134,7 +136,9 @@ impl CheckedConfiguration {
         })
     }
 
-    /// Whether a unit's copies are one behind the other on the device, as its placement is: then it can be copied in pieces.
+    /// Returns true if a unit's copies are contiguous on the device, like its placement.
+    ///
+    /// Such a unit can be copied in pieces.
     pub fn is_divisible(&self, unit: Unit) -> bool {
         self.divisible[unit as usize]
     }
@@ -143,12 +147,12 @@ impl CheckedConfiguration {
         self.bytes[unit as usize]
     }
 
-    /// The placement in the ring; `None` for a unit that stays.
+    /// Placement in the ring; `None` for a unit that stays.
     pub fn placement(&self, unit: Unit) -> Option<ByteRange> {
         self.placements[unit as usize]
     }
 
-    /// Whether two units have bytes of the ring in common.
+    /// Returns true if two units have bytes of the ring in common.
     pub fn overlap(&self, one: Unit, other: Unit) -> bool {
         matches!((self.placement(one), self.placement(other)), (Some(one), Some(other)) if one.overlaps(other))
     }
@@ -160,7 +164,8 @@ impl CheckedConfiguration {
         }
     }
 
-    /// The target of `key` for a thread at `position` (`None`: before the first point), and whether it is the expected one.
+    /// Returns the target of `key` for a thread at `position` (`None`: before the first point), and true if it is the
+    /// expected target.
     pub fn find(&self, position: Option<usize>, key: i64) -> Option<(Target, bool)> {
         let points = self.points();
         let next = position.map_or(0, |position| if position + 1 < points { position + 1 } else { 0 });
@@ -174,22 +179,22 @@ impl CheckedConfiguration {
         self.fallback_of.get(&key).map(|&index| (Target::Fallback(index), false))
     }
 
-    /// The units of the ring in the order of the schedule.
+    /// Units of the ring in the order of the schedule.
     pub fn uses(&self) -> &[Unit] {
         &self.uses
     }
 
-    /// The index of the first use after `position`.
+    /// Index of the first use after `position`.
     pub fn uses_after(&self, position: Option<usize>) -> usize {
         position.map_or(0, |point| self.first_use[point + 1])
     }
 
-    /// The number of uses of a point.
+    /// Number of uses at a point.
     pub fn uses_at(&self, point: usize) -> usize {
         self.first_use[point + 1] - self.first_use[point]
     }
 
-    /// The number of uses between `from` and the next use of the unit, in the circular schedule; `usize::MAX` if it has none.
+    /// Number of uses between `from` and the next use of the unit, in the circular schedule; `usize::MAX` if it has none.
     pub fn distance(&self, unit: Unit, from: usize) -> usize {
         let uses = &self.uses_of[unit as usize];
         let later = uses.partition_point(|&index| index < from);
@@ -209,8 +214,9 @@ fn of_unit(unit: usize, why: &dyn std::fmt::Display) -> Error {
     Error::Invalid(format!("unit {unit}: {why}"))
 }
 
-/// The copies of some ranges. Ranges that are adjacent on both sides become one copy; no copy crosses a border between pinned
-/// chunks.
+/// Returns the copies of some ranges.
+///
+/// Ranges that are adjacent on both sides become one copy. No copy crosses a border between pinned chunks.
 pub(super) fn transfers(arena: &Arena, ranges: &[WeightRange]) -> Result<Vec<Transfer>> {
     let mut merged: Vec<WeightRange> = Vec::new();
     for &range in ranges {
@@ -249,16 +255,16 @@ mod tests {
 
     #[test]
     fn copies_are_merged_where_they_can_be_and_end_at_borders() {
-        // GIVEN ranges of which the first two follow each other on both sides, the third only in the arena, and the last
-        // crosses a border between chunks
+        // GIVEN ranges: the first two are contiguous on both sides, the third only in the arena, and the last crosses a
+        // border between chunks
         let arena = Arena::new(3 * PIN_GRANULE).unwrap();
         let ranges =
             [(0, 5000, 512), (512, 5512, 512), (1024, 9000, 512), (7, 1, 0), (PIN_GRANULE - 1024, 20_000, 4096)].map(
                 |(start, device_address, length)| WeightRange { arena: ByteRange { start, length }, device_address },
             );
-        // WHEN they are made into copies
+        // WHEN they are turned into copies
         let copies = transfers(&arena, &ranges).unwrap();
-        // THEN there is one for what belongs together, and two where the border is
+        // THEN contiguous ranges become one copy, and the range across the border becomes two
         let seen: Vec<_> = copies.iter().map(|copy| (copy.from - arena.address(), copy.to, copy.bytes)).collect();
         let expected =
             [(0, 5000, 1024), (1024, 9000, 512), (PIN_GRANULE - 1024, 20_000, 1024), (PIN_GRANULE, 21_024, 3072)];
@@ -291,8 +297,8 @@ mod tests {
 
     #[test]
     fn a_piece_has_the_parts_of_the_copies_that_are_in_it() {
-        // GIVEN a unit of three copies, which are adjacent on the device and apart in the arena, and one whose copies are apart
-        // on the device too
+        // GIVEN a unit of three copies that are contiguous on the device and apart in the arena, and a unit whose copies are
+        // apart on the device too
         let arena = Arena::new(8192).unwrap();
         let unit = |ranges: &[(u64, u64, u64)]| {
             let range = |&(start, device_address, length): &_| WeightRange {
@@ -316,11 +322,11 @@ mod tests {
             let transfers = configuration.transfers_in(unit, ByteRange { start, length });
             transfers.map(|copy| (copy.from - arena.address(), copy.to, copy.bytes)).collect()
         };
-        // WHEN a part of the first is copied, THEN what of each copy is in it
+        // WHEN a part of the first unit is copied, THEN that part of each copy is copied
         assert_eq!(seen(0, 512, 2048), [(4096, 10_000, 512), (0, 10_512, 1024), (2048, 11_536, 512)]);
         assert_eq!(seen(0, 768, 1024), [(4352, 10_256, 256), (0, 10_512, 768)]);
         assert_eq!(seen(0, 1280, 256), [(256, 10_768, 256)]);
-        // THEN the second is copied as a whole only
+        // THEN the second unit can only be copied as a whole
         assert!(configuration.is_divisible(0) && !configuration.is_divisible(1));
         assert_eq!(seen(1, 0, 1536), [(4096, 10_000, 512), (0, 20_000, 1024)]);
     }
@@ -328,20 +334,20 @@ mod tests {
     #[test]
     fn keys_are_looked_up_in_order() {
         use Target::{Fallback, Point};
-        // GIVEN a schedule that has one key twice, and a key outside of it
+        // GIVEN a schedule that contains one key twice, and a key outside it
         let configuration = configuration(&[(10, &[0]), (11, &[1, 3]), (10, &[2]), (12, &[3])], &[(99, &[3])]).unwrap();
         // WHEN keys come in order, THEN they are expected, also around the end
         assert_eq!(configuration.find(None, 10), Some((Point(0), true)));
         assert_eq!(configuration.find(Some(1), 10), Some((Point(2), true)));
         assert_eq!(configuration.find(Some(3), 10), Some((Point(0), true)));
-        // WHEN they do not, THEN the next of that key is meant, around the end if it has to be
+        // WHEN they do not, THEN the target is the next point with that key, around the end if necessary
         assert_eq!(configuration.find(None, 12), Some((Point(3), false)));
         assert_eq!(configuration.find(Some(0), 10), Some((Point(2), false)));
         assert_eq!(configuration.find(Some(2), 10), Some((Point(0), false)));
-        // WHEN the schedule lacks it, THEN it is a fallback key, or unknown
+        // WHEN the schedule lacks the key, THEN it is a fallback key, or unknown
         assert_eq!(configuration.find(Some(2), 99), Some((Fallback(0), false)));
         assert_eq!(configuration.find(Some(2), 98), None);
-        // THEN uses leave out what stays, and distances go round
+        // THEN the uses omit units that stay, and distances wrap around
         assert_eq!(configuration.uses(), [0, 1, 2]);
         assert_eq!(
             [configuration.distance(0, 0), configuration.distance(0, 1), configuration.distance(3, 0)],
@@ -350,8 +356,8 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_right_is_said() {
-        // GIVEN points that need what overlaps, or what there is not, WHEN they are checked, THEN the error names them.
+    fn overlapping_and_unknown_units_are_errors() {
+        // GIVEN points that need overlapping or unknown units, WHEN they are checked, THEN the error names them.
         let error = configuration(&[(10, &[0, 2])], &[]).err().unwrap().to_string();
         assert_eq!(error, "point 0 (key 10): units 0 and 2 are needed at the same time and overlap in the ring");
         let error = configuration(&[], &[(7, &[4])]).err().unwrap().to_string();

@@ -1,4 +1,4 @@
-//! The part of a pipeline that all its threads use: backend, arena, and the state behind its lock.
+//! The part of a pipeline that all its threads share: backend, arena, and the state behind its lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -13,34 +13,36 @@ use crate::arena::Arena;
 use crate::backend::{ActiveDevice, Backend, Stream};
 use crate::error::Result;
 
-/// What all threads of a pipeline use.
+/// State shared by all threads of a pipeline.
 pub struct PipelineCore {
     pub backend: Arc<dyn Backend>,
     pub arena: Arc<Arena>,
     pub state: Mutex<PipelineState>,
-    /// Units were released.
+    /// Signalled when units are released.
     pub released: Condvar,
-    /// Copies block the thread that queues them.
+    /// True if copies block the thread that queues them.
     pub copies_block: AtomicBool,
     pub waits: AtomicU64,
     pub waited_ns: AtomicU64,
 }
 
-/// What changes while forwards run.
+/// State that changes while forwards run.
 pub struct PipelineState {
     pub configuration: Arc<CheckedConfiguration>,
     /// Incremented with each configuration.
     pub generation: u64,
     pub ring: Ring,
     pub counters: Counters,
-    /// The session that prefetched last.
+    /// Session that prefetched last.
     pub prefetcher: Holder,
-    /// No forward has ended since the configuration.
+    /// True if no forward has ended since the configuration.
     pub fresh: bool,
-    /// Replayed graphs fill the ring too, without notice. So a forward assumes an empty ring at its begin, and the caller's
-    /// stream waits for its copies at its end.
+    /// True once a forward was captured.
+    ///
+    /// Replayed graphs fill the ring without notice. A forward therefore assumes an empty ring at its start, and makes the
+    /// caller's stream wait for its copies at its end.
     pub bounded: bool,
-    /// Threads that wait for units of others, in order of arrival.
+    /// Threads that wait for units held by other threads, in order of arrival.
     pub waiting: Vec<u64>,
     pub tickets: u64,
     pub sessions: u64,
@@ -50,7 +52,7 @@ pub struct PipelineState {
 }
 
 impl PipelineCore {
-    /// An empty state with a stream for copies.
+    /// Creates an empty state with a stream for copies.
     pub fn new(arena: Arc<Arena>, backend: Arc<dyn Backend>, copies_block: bool) -> Result<Self> {
         let state = PipelineState {
             configuration: Arc::default(),
@@ -83,7 +85,9 @@ impl PipelineCore {
         }
     }
 
-    /// Stops all copies. Forwards fail from now on.
+    /// Stops all copies.
+    ///
+    /// Forwards fail from now on.
     pub fn close(&self) {
         let _active = ActiveDevice::on(&*self.backend);
         let mut state = self.state.lock();

@@ -1,25 +1,26 @@
-//! The figures of a pipeline.
+//! Counters of a pipeline.
 
 use std::time::Duration;
 
-/// Figures since the pipeline was created.
+/// Counts since the pipeline was created.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Counters {
-    /// Forwards ended.
+    /// Completed forwards.
     pub forwards: u64,
-    /// Units copied, without those that stay.
+    /// Copies of units, without the units that stay.
     pub copies: u64,
-    /// Their bytes.
+    /// Bytes of those copies.
     pub copied_bytes: u64,
-    /// Units among them that were needed before their copy was queued. Not counted where that is unavoidable: in the first
-    /// forward, and at the begin of each once something was captured.
+    /// Copies that were queued only when the unit was needed.
+    ///
+    /// Excludes unavoidable ones: in the first forward, and at the start of each forward after a capture.
     pub on_demand: u64,
-    /// Points reached in another order than in the schedule.
+    /// Points reached in another order than the schedule's.
     pub out_of_order: u64,
     /// Units copied again because their bytes changed.
     pub reloads: u64,
-    /// How often a thread waited for units of another one, or for a copy.
+    /// Number of waits of a thread for another thread's units or for a copy.
     pub waits: u64,
-    /// How long those waits took.
+    /// Total time of those waits.
     pub waited: Duration,
 }

@@ -14,23 +14,25 @@ use super::unlocked::Unlocked;
 use crate::backend::{Event, Stream};
 use crate::error::{Error, Result};
 
-/// The position of a thread, and the units it holds.
+/// Position of a thread, and the units it holds.
 pub struct Cursor {
     pub(super) id: Holder,
     pub(super) generation: u64,
-    /// A forward is in progress.
+    /// True during a forward.
     pub(super) running: bool,
-    /// The last point; `None` before the first.
+    /// Last point; `None` before the first.
     pub(super) position: Option<usize>,
     pub(super) held: Vec<Unit>,
-    /// The units that the caller was told it holds.
+    /// Units that were reported to the caller as held.
     pub(super) reported: Vec<Unit>,
-    /// `reported` may differ from `held`: after an error, or while waiting for another thread.
+    /// True if `reported` may differ from `held`: after an error, or while waiting for another thread.
     pub(super) out_of_sync: bool,
     pub(super) stream: Stream,
-    /// The stream has waited for all copies up to this one.
+    /// Number of the last copy that the stream has waited for.
+    ///
+    /// It has waited for all earlier copies too.
     pub(super) waited: u64,
-    /// The number of uses after the position that are loaded, while the ring's epoch is `epoch`.
+    /// Number of uses after the position that are loaded, while the ring's epoch is `epoch`.
     pub(super) walked: usize,
     pub(super) epoch: u64,
     pub(super) timing: Option<Timing>,
@@ -60,7 +62,9 @@ impl Cursor {
         }
     }
 
-    /// See [`Session::enter`](super::Session::enter); returns whether something changed.
+    /// Moves to a point; see [`Session::enter`](super::Session::enter).
+    ///
+    /// Returns true if the held units changed.
     pub fn enter(&mut self, core: &PipelineCore, key: i64, stream: Stream, unlocked: Unlocked) -> Result<bool> {
         match self.go_to(core, key, stream, unlocked) {
             Ok(()) => {
@@ -82,7 +86,7 @@ impl Cursor {
         let mut state = core.state.lock();
         self.renew(&state);
         let (target, expected) = state.configuration.find(self.position, key).ok_or_else(|| unknown(&state, key))?;
-        // A block that runs a batch in pieces reaches the same point with each of them.
+        // A block that runs a batch in pieces reaches the same point with each piece.
         if !expected && matches!(target, Target::Point(point) if self.position != Some(point)) {
             state.counters.out_of_order += 1;
         }
@@ -104,7 +108,7 @@ impl Cursor {
         Ok(())
     }
 
-    /// Resets the cursor after another configuration.
+    /// Resets the cursor after a new configuration.
     fn renew(&mut self, state: &PipelineState) {
         if self.generation != state.generation {
             self.generation = state.generation;
@@ -132,7 +136,7 @@ impl Cursor {
         Ok(())
     }
 
-    /// Releases units that the target does not need, and acquires those it does.
+    /// Releases units that the target does not need, and acquires the units it does.
     fn change_over(
         &mut self,
         core: &PipelineCore,
@@ -157,7 +161,7 @@ impl Cursor {
         }
         let queues = !self.running && !state.waiting.is_empty();
         if queues || self.is_blocked(&state.ring, &configuration) {
-            // A waiting thread holds nothing, or two threads could wait for each other.
+            // A waiting thread holds nothing; otherwise two threads could wait for each other.
             state.ring.record_reader(backend, stream, &self.held)?;
             self.held.iter().for_each(|&unit| state.ring.release(unit, self.id));
             self.held.clear();
@@ -170,7 +174,9 @@ impl Cursor {
         Ok(Step::Done(pending))
     }
 
-    /// The thread continues on another stream: its units are in use on the old one until here.
+    /// Continues on another stream.
+    ///
+    /// The units of the thread are in use on the old stream until now.
     fn change_stream(&mut self, core: &PipelineCore, state: &mut PipelineState, stream: Stream) -> Result<()> {
         state.ring.record_reader(&*core.backend, self.stream, &self.held)?;
         state.ring.record_reader(&*core.backend, stream, &self.released)?;
@@ -179,12 +185,14 @@ impl Cursor {
         Ok(())
     }
 
-    /// Whether another thread holds units that would be overwritten.
+    /// Returns true if acquiring would overwrite units held by another thread.
     fn is_blocked(&self, ring: &Ring, configuration: &CheckedConfiguration) -> bool {
         self.acquired.iter().any(|&unit| !ring.is_loaded(unit) && ring.is_in_use(configuration, unit))
     }
 
-    /// Loads and holds the missing units of the target, then loads ahead. Returns an event if the thread has to wait for it.
+    /// Loads and holds the missing units of the target, then loads ahead.
+    ///
+    /// Returns an event if the thread has to wait for it.
     fn acquire(
         &mut self,
         core: &PipelineCore,
@@ -200,7 +208,7 @@ impl Cursor {
         let is_expected = *fresh || (*bounded && self.position.is_none());
         for &unit in &self.acquired {
             if !ring.is_loaded(unit) {
-                // Over what was in use until now it could not be copied before.
+                // The unit could not be copied earlier over a unit that was in use until now.
                 let is_expected = is_expected
                     || is_in_turn && self.released.iter().any(|&before| configuration.overlap(unit, before));
                 if ring.load(backend, configuration, unit)? {
@@ -264,8 +272,9 @@ impl Cursor {
         waited.and(outcome)
     }
 
-    /// Acquires the units of the target if that is possible within one interval; returns an event with them if there is one to
-    /// wait for.
+    /// Acquires the units of the target if that is possible within one interval.
+    ///
+    /// Returns an event with them if the caller has to wait for it.
     fn wait_one_interval(
         &mut self,
         core: &PipelineCore,
@@ -276,7 +285,7 @@ impl Cursor {
         let begun = Instant::now();
         let mut state = core.state.lock();
         self.check_generation(&state)?;
-        // Threads in a forward go first: those at its begin would only delay them.
+        // Threads in a forward go first. Threads at the start of a forward would only delay them.
         while !(self.running || state.waiting.first() == Some(&ticket))
             || self.is_blocked(&state.ring, &state.configuration)
         {
@@ -304,7 +313,9 @@ impl Cursor {
         ))
     }
 
-    /// Computes the changes to report; normally those that were made.
+    /// Computes the changes to report.
+    ///
+    /// Normally these are the changes that were made.
     fn report_changes(&mut self, units: usize) {
         if std::mem::take(&mut self.out_of_sync) {
             self.marker.difference(&self.reported, &self.held, &mut self.released, units);
@@ -350,7 +361,7 @@ impl Cursor {
         if foreseen { self.prefetch(core, &mut state) } else { Ok(()) }
     }
 
-    /// Releases all units after an error, whatever else fails.
+    /// Releases all units after an error, even if other steps fail.
     fn release_all(&mut self, core: &PipelineCore) {
         let mut state = core.state.lock();
         self.renew(&state);
@@ -363,7 +374,7 @@ impl Cursor {
     }
 }
 
-/// The result of a step to another point.
+/// Result of a step to another point.
 enum Step {
     /// The thread may have to wait for a copy.
     Done(Option<Event>),
@@ -371,7 +382,7 @@ enum Step {
     InUse,
 }
 
-/// The time after which a waiting caller is asked again whether to continue.
+/// Longest wait before the caller decides again whether to continue.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 fn block(core: &PipelineCore, event: Event, unlocked: Unlocked) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Loading ahead.
+//! Loads units ahead.
 
 use super::core::{PipelineCore, PipelineState};
 use super::cursor::Cursor;
@@ -6,7 +6,9 @@ use super::unit_set::PrefetchWindow;
 use crate::error::Result;
 
 impl Cursor {
-    /// Loads ahead in the order of the schedule, up to a unit that would overwrite one needed sooner.
+    /// Loads ahead in the order of the schedule.
+    ///
+    /// Stops at a unit that would overwrite one needed sooner.
     pub(super) fn prefetch(&mut self, core: &PipelineCore, state: &mut PipelineState) -> Result<()> {
         let PipelineState { configuration, ring, counters, bounded, prefetcher, .. } = state;
         let uses = configuration.uses();

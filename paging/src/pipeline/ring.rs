@@ -1,4 +1,4 @@
-//! The units on the device, their holders, and what reads and copies have to wait for.
+//! The units on the device, their holders, and the events that readers and copies wait for.
 
 use super::checked_configuration::CheckedConfiguration;
 use super::configuration::Unit;
@@ -8,7 +8,7 @@ use crate::events::{EventId, Events};
 use crate::pieces::{Piece, divide};
 use crate::range::ByteRange;
 
-/// The number of a session.
+/// Number of a session.
 pub type Holder = u64;
 
 /// A stream that used a unit, and its position when it released the unit.
@@ -18,7 +18,7 @@ struct Reader {
     event: EventId,
 }
 
-/// A session that holds a unit, and the stream it uses it on.
+/// A session that holds a unit, and the stream on which it uses the unit.
 struct UnitHold {
     holder: Holder,
     stream: Stream,
@@ -26,44 +26,54 @@ struct UnitHold {
 
 #[derive(Default)]
 struct UnitState {
-    /// Its bytes are on the device, or being copied.
+    /// True if the bytes are on the device, or being copied.
     loaded: bool,
-    /// The event of its latest copy, if it is loaded and was copied.
+    /// Event of the latest copy, if the unit is loaded and was copied.
     ready: Option<EventId>,
-    /// The number of that copy.
+    /// Number of that copy.
     copy: u64,
-    /// Readers that have released it since; the next copy here waits for them.
+    /// Readers that have released the unit since.
+    ///
+    /// The next copy here waits for them.
     readers: Vec<Reader>,
-    /// The number of the last release.
+    /// Number of the last release.
     released: u64,
     holds: Vec<UnitHold>,
 }
 
-/// The owner of a part of the ring. No other unit's bytes are there, though its own may be stale.
+/// Owner of a part of the ring.
+///
+/// The part contains no bytes of another unit, but the owner's bytes may be stale.
 #[derive(Clone, Copy)]
 struct Occupant {
     placement: ByteRange,
     unit: Unit,
 }
 
-/// The device memory of all units, and the stream that fills it.
+/// Device memory of all units, and the stream that fills it.
 pub struct Ring {
     pub stream: Stream,
     units: Vec<UnitState>,
-    /// By placement; these do not overlap.
+    /// Sorted by placement.
+    ///
+    /// Placements do not overlap.
     occupants: Vec<Occupant>,
     pub events: Events,
-    /// The number of the last copy; copies execute in order.
+    /// Number of the last copy.
+    ///
+    /// Copies execute in order.
     last_copy: u64,
-    /// All copies up to this number are known to be done.
+    /// Number of the last copy known to be done.
+    ///
+    /// All earlier ones are done too.
     last_done_copy: u64,
-    /// Incremented when units were evicted that a session may have counted as loaded.
+    /// Incremented when a unit is evicted that a session may have counted as loaded.
     pub epoch: u64,
-    /// The number of the last release of a unit.
+    /// Number of the last release of a unit.
     last_release: u64,
-    /// The events that the copy being queued already waits for.
+    /// Events that the copy being queued already waits for.
     already_waited: Vec<EventId>,
-    /// The pieces of that copy.
+    /// Pieces of that copy.
     pieces: Vec<Piece<u64>>,
 }
 
@@ -85,7 +95,9 @@ impl Ring {
         ring
     }
 
-    /// Resets to `units` units, none loaded. All copies and readers must be done.
+    /// Resets to `units` units, none loaded.
+    ///
+    /// All copies and readers must be done.
     pub fn clear(&mut self, units: usize) {
         for state in std::mem::take(&mut self.units) {
             let readers = state.readers.iter().map(|reader| reader.event);
@@ -96,7 +108,7 @@ impl Ring {
         self.epoch += 1;
     }
 
-    /// All copies are done.
+    /// Marks all copies as done.
     pub fn all_done(&mut self) {
         self.last_done_copy = self.last_copy;
     }
@@ -120,25 +132,25 @@ impl Ring {
         }
     }
 
-    /// The holder continues on another stream.
+    /// Moves a hold to another stream of the same holder.
     pub fn move_hold(&mut self, unit: Unit, holder: Holder, stream: Stream) {
         for hold in self.units[unit as usize].holds.iter_mut().filter(|hold| hold.holder == holder) {
             hold.stream = stream;
         }
     }
 
-    /// What a copy there would overwrite.
+    /// Occupants that a copy to `placement` would overwrite.
     fn occupants_in(&self, placement: ByteRange) -> impl Iterator<Item = &Occupant> {
         let first = self.occupants.partition_point(|occupant| occupant.placement.end() <= placement.start);
         self.occupants[first..].iter().take_while(move |occupant| occupant.placement.start < placement.end())
     }
 
-    /// The units whose bytes a copy of this one would overwrite, itself included.
+    /// Units that a copy to `placement` would overwrite, including the unit being copied.
     fn overlapped(&self, placement: ByteRange) -> impl Iterator<Item = Unit> {
         self.occupants_in(placement).map(|occupant| occupant.unit)
     }
 
-    /// Whether a session holds units that a copy of this one would overwrite.
+    /// Returns true if a session holds units that a copy of this unit would overwrite.
     pub fn is_in_use(&self, configuration: &CheckedConfiguration, unit: Unit) -> bool {
         match configuration.placement(unit) {
             Some(placement) => self.overlapped(placement).any(|other| self.is_held(other)),
@@ -146,7 +158,9 @@ impl Ring {
         }
     }
 
-    /// Whether the unit, `distance` uses after use `from`, may be loaded ahead: not over units that are held or needed sooner.
+    /// Returns true if the unit, `distance` uses after use `from`, may be loaded ahead.
+    ///
+    /// It must not overwrite units that are held or needed sooner.
     pub fn may_prefetch(&self, configuration: &CheckedConfiguration, unit: Unit, from: usize, distance: usize) -> bool {
         let Some(placement) = configuration.placement(unit) else { return true };
         self.overlapped(placement).all(|other| {
@@ -154,8 +168,9 @@ impl Ring {
         })
     }
 
-    /// Queues the copy of a unit over the units in its placement, which must not be held. Returns whether something was
-    /// evicted.
+    /// Queues the copy of a unit over the units in its placement, which must not be held.
+    ///
+    /// Returns true if a unit was evicted.
     pub fn load(&mut self, backend: &dyn Backend, configuration: &CheckedConfiguration, unit: Unit) -> Result<bool> {
         let ready = self.events.acquire(backend)?;
         let mut evicted = false;
@@ -180,7 +195,9 @@ impl Ring {
         Ok(evicted)
     }
 
-    /// Queues the copies of a unit, each after the readers of what it overwrites.
+    /// Queues the copies of a unit.
+    ///
+    /// Each copy waits for the readers of the bytes it overwrites.
     fn queue_copies(
         &mut self,
         backend: &dyn Backend,
@@ -205,12 +222,12 @@ impl Ring {
     fn copy(&self, backend: &dyn Backend, transfers: impl IntoIterator<Item = Transfer>) -> Result<()> {
         transfers.into_iter().try_for_each(|transfer| {
             // SAFETY: the caller of `Pipeline::configure` promised that the addresses are valid until the next configuration.
-            // The stream waits for the readers of what is overwritten, and new readers wait for an event after all copies.
+            // The stream waits for the readers of the overwritten bytes, and new readers wait for an event after all copies.
             unsafe { backend.copy(&transfer, self.stream) }
         })
     }
 
-    /// The pieces in which a unit is copied.
+    /// Pieces in which a unit is copied.
     fn pieces_of(&mut self, configuration: &CheckedConfiguration, unit: Unit, placement: ByteRange) -> Vec<Piece<u64>> {
         let mut pieces = std::mem::take(&mut self.pieces);
         pieces.clear();
@@ -250,8 +267,10 @@ impl Ring {
         Ok(())
     }
 
-    /// Copies a loaded unit again, after current readers. Its holders, and `stream`, see the new bytes from here on. Returns an
-    /// event if the calling thread has to wait for it.
+    /// Copies a loaded unit again, after its current readers.
+    ///
+    /// Later work of its holders and of `stream` sees the new bytes. Returns an event if the calling thread has to wait for
+    /// it.
     pub fn reload(
         &mut self,
         backend: &dyn Backend,
@@ -276,7 +295,9 @@ impl Ring {
         Ok((!ordered).then_some(event))
     }
 
-    /// Records the position of `stream`: copies over these units wait for it.
+    /// Records the position of `stream`.
+    ///
+    /// Copies over these units wait for it.
     pub fn record_reader(&mut self, backend: &dyn Backend, stream: Stream, units: &[Unit]) -> Result<()> {
         if units.is_empty() {
             return Ok(());
@@ -300,8 +321,9 @@ impl Ring {
         Ok(())
     }
 
-    /// Makes `stream` wait for the copies of these units, unless it has waited for copy `waited` or a later one. Returns an
-    /// event if the calling thread has to wait for it.
+    /// Makes `stream` wait for the copies of these units, unless it has waited for copy `waited` or a later one.
+    ///
+    /// Returns an event if the calling thread has to wait for it.
     pub fn wait_for_copies(
         &self,
         backend: &dyn Backend,
@@ -325,7 +347,7 @@ impl Ring {
         Ok((!ordered).then_some(event))
     }
 
-    /// Makes work queued on `later` from now on wait for the work queued on `earlier`.
+    /// Makes later work on `later` wait for the work queued on `earlier`.
     pub fn order(&mut self, backend: &dyn Backend, earlier: Stream, later: Stream) -> Result<()> {
         let id = self.events.acquire(backend)?;
         let event = self.events.event(id);
@@ -334,7 +356,9 @@ impl Ring {
         ordered.map(|_| ())
     }
 
-    /// All units in the ring are stale; their readers are still waited for.
+    /// Marks all units in the ring as stale.
+    ///
+    /// Later copies still wait for their readers.
     pub fn invalidate(&mut self) {
         for index in 0..self.occupants.len() {
             self.forget(self.occupants[index].unit);
@@ -342,7 +366,9 @@ impl Ring {
         self.epoch += 1;
     }
 
-    /// Marks a unit as not loaded; returns whether it was.
+    /// Marks a unit as not loaded.
+    ///
+    /// Returns true if it was loaded.
     fn forget(&mut self, unit: Unit) -> bool {
         let state = &mut self.units[unit as usize];
         if let Some(ready) = state.ready.take() {

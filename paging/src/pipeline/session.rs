@@ -12,20 +12,22 @@ use super::unlocked::Unlocked;
 use crate::backend::{ActiveDevice, CaptureStatus, Stream};
 use crate::error::Result;
 
-/// What [`Session::enter`] changed.
+/// Units that [`Session::enter`] released and acquired.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Change<'a> {
-    /// Units that work queued from here on must not use.
+    /// Units that later work must not use.
     pub released: &'a [Unit],
-    /// Units that work queued from here on may use.
+    /// Units that later work may use.
     pub acquired: &'a [Unit],
 }
 
-/// The position of one thread in the schedule. Each thread has its own session.
+/// Position of one thread in the schedule.
+///
+/// Each thread has its own session.
 pub struct Session {
     core: Arc<PipelineCore>,
     cursor: Cursor,
-    /// The thread's last capture into a graph.
+    /// Last capture of the thread into a graph.
     capture: Option<Box<Captured>>,
 }
 
@@ -34,12 +36,14 @@ impl Session {
         Self { core, cursor: Cursor::new(id), capture: None }
     }
 
-    /// The thread reached a point. Work queued on `stream` from here on may use the acquired units, and must not use the
-    /// released ones. `None`: nothing changed.
+    /// Moves the thread to a point.
+    ///
+    /// Later work on `stream` may use the acquired units, and must not use the released ones. Returns `None` if nothing
+    /// changed.
     ///
     /// # Errors
     ///
-    /// If the key is unknown, the pipeline was closed or configured again during the forward, a copy fails, or `unlocked`
+    /// If the key is unknown, the pipeline was closed or reconfigured during the forward, a copy fails, or `unlocked`
     /// returns an error.
     pub fn enter(&mut self, key: i64, stream: Stream, unlocked: Unlocked) -> Result<Option<Change<'_>>> {
         let _active = ActiveDevice::on(&*self.core.backend)?;
@@ -59,7 +63,7 @@ impl Session {
         Ok(cursor.map(|cursor| Change { released: &cursor.released, acquired: &cursor.acquired }))
     }
 
-    /// The state of a capture.
+    /// Returns the state of a capture.
     fn capture<'a>(
         core: &PipelineCore,
         known: &'a mut Option<Box<Captured>>,
@@ -79,7 +83,9 @@ impl Session {
         known.as_deref_mut().ok_or_else(broken)
     }
 
-    /// The forward ended, with or without an error: releases and returns all units, and loads the begin of the next forward.
+    /// Ends the forward, with or without an error.
+    ///
+    /// Releases and returns all units, and loads the first units of the next forward.
     ///
     /// # Errors
     ///
@@ -107,8 +113,9 @@ impl Session {
         }
     }
 
-    /// Whether `enter` and `leave` may take long without calling `unlocked`: copies from pageable memory partly execute on the
-    /// calling thread.
+    /// Returns true if `enter` and `leave` may take long without calling `unlocked`.
+    ///
+    /// Copies from pageable memory partly execute on the calling thread.
     pub fn may_stall(&self) -> bool {
         self.core.copies_block.load(Ordering::Relaxed)
     }

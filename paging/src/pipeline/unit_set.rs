@@ -33,7 +33,7 @@ impl UnitSet {
     }
 }
 
-/// Counts units loaded ahead, without the held ones.
+/// Counts units loaded ahead, excluding held ones.
 pub struct PrefetchWindow<'a> {
     seen: &'a mut UnitSet,
     left: usize,
@@ -45,7 +45,7 @@ impl<'a> PrefetchWindow<'a> {
         Self { seen, left: most }
     }
 
-    /// Whether the next unit may be loaded ahead too.
+    /// Returns true if the next unit may be loaded ahead too.
     pub fn admits(&mut self, unit: Unit) -> bool {
         if self.seen.has(unit) {
             return true;

@@ -1,9 +1,10 @@
-//! Waiting where no lock is held.
+//! Waits without holding a lock.
 
 use crate::error::Result;
 
-/// Calls the given function repeatedly until it returns true, in a context in which waiting is allowed; for Python, without the
-/// GIL. The function waits for a while and returns whether that was enough. An error of the caller ends the wait. No lock is
+/// Calls the given function repeatedly until it returns true, in a context that allows waiting; for Python, without the GIL.
+///
+/// The function waits for a while and returns true if the wait is over. An error of the caller ends the wait. No lock is
 /// held during the call.
 pub type Unlocked<'a> = &'a mut dyn FnMut(&mut (dyn FnMut() -> bool + Send)) -> Result<()>;
 

@@ -1,26 +1,28 @@
-//! Candidates for the units that stay: spread evenly over the forward, by bytes or in proportion to the compute.
+//! Candidates for the resident units: spread evenly over the forward, by bytes or in proportion to the compute.
 
 use std::collections::HashSet;
 
 use super::placement::{ALIGNMENT, Pattern, Placer, Shape};
 use super::problem::Problem;
 
-/// Fractions of the weights tried as resident part; fewer for models with fewer units.
+/// Number of resident fractions to try.
+///
+/// Models with fewer units get fewer.
 const MAX_LEVELS: usize = 256;
-/// The steps between a ring for one point's units and one for two.
+/// Number of steps between a ring for the units of one point and a ring for two.
 pub const NARROW_RING_STEPS: usize = 16;
-/// The numbers of points that the ring may hold units of.
+/// Numbers of points whose units the ring may hold.
 const DEPTHS: [usize; 9] = [1, 2, 3, 4, 5, 6, 8, 12, 16];
 
-/// Figures of units from which candidates are made.
+/// Facts about units, from which candidates are made.
 pub struct UnitFacts<'a> {
     pub problem: &'a Problem,
     pub placer: &'a Placer,
     /// Units that may stay or be streamed, in order of first use.
     pub movable: Vec<usize>,
-    /// Units in order of first use, each with the compute since the one before.
+    /// Units in order of first use, each with the compute since the previous one.
     paced: Vec<(usize, f64)>,
-    /// Per unit: nanoseconds of a copy.
+    /// Nanoseconds of a copy, per unit.
     costs: Vec<f64>,
 }
 
@@ -41,7 +43,7 @@ impl<'a> UnitFacts<'a> {
             compute += point.compute_ns as f64;
         }
         if let Some(first) = paced.first_mut() {
-            first.1 += compute; // The forward goes round.
+            first.1 += compute; // The forward is circular.
         }
         let unused = movable.iter().filter(|&&unit| !seen[unit]);
         paced.extend(unused.map(|&unit| (unit, 0.0)));
@@ -49,14 +51,14 @@ impl<'a> UnitFacts<'a> {
         Self { problem, placer, movable, paced, costs }
     }
 
-    /// Resident parts: per unit whether it stays.
+    /// Resident selections: per unit, true if it stays.
     pub fn residents(&self) -> Vec<Vec<bool>> {
         let bytes = |unit: usize| self.placer.bytes[unit];
         let total: u64 = self.movable.iter().map(|&unit| bytes(unit)).sum();
         let mean = total / (self.movable.len().max(1) as u64);
         let largest = self.movable.iter().map(|&unit| bytes(unit)).max().unwrap_or(0);
-        // A small unit costs little to keep, but an extra copy to stream; a large one makes the ring large. A ring for units of
-        // one size is always full.
+        // A small unit costs little to keep, but an extra copy to stream. A large unit makes the ring large. A ring for
+        // units of one size is always full.
         let mut forced: Vec<Vec<bool>> = Vec::new();
         for (small, large) in
             [(0, u64::MAX), (mean / 8, u64::MAX), (0, 2 * mean), (mean / 8, 2 * mean), (largest / 2, u64::MAX)]
@@ -85,13 +87,13 @@ impl<'a> UnitFacts<'a> {
                 all.insert(self.by_compute(first, fraction));
             }
         }
-        // In an order that is the same in every run.
+        // Sort, so that every run has the same order.
         let mut all: Vec<_> = all.into_iter().collect();
         all.sort_unstable();
         all
     }
 
-    /// Every part of the order keeps the same fraction of its bytes.
+    /// Keeps the same fraction of bytes resident in every part of the order.
     fn by_bytes(&self, first: &[bool], fraction: f64, phase: f64) -> Vec<bool> {
         let mut resident = self.problem.resident.clone();
         let mut owed = 0.0;
@@ -114,7 +116,7 @@ impl<'a> UnitFacts<'a> {
         resident
     }
 
-    /// Streams a unit when the compute since the last one covers its copy.
+    /// Streams a unit when the compute since the last streamed unit covers its copy.
     fn by_compute(&self, first: &[bool], fraction: f64) -> Vec<bool> {
         let mut resident = self.problem.resident.clone();
         let cost = |unit: usize| self.costs[unit];
@@ -133,7 +135,7 @@ impl<'a> UnitFacts<'a> {
         resident
     }
 
-    /// All selections, for few units.
+    /// All selections, for models with few units.
     pub fn all_residents(&self) -> Vec<Vec<bool>> {
         let selection = |mask: usize| {
             let mut resident = self.problem.resident.clone();
@@ -144,17 +146,17 @@ impl<'a> UnitFacts<'a> {
     }
 }
 
-/// The rings that one selection of streamed units may have.
+/// Rings that one selection of streamed units may have.
 pub struct Rings {
     /// Streamed bytes of each point that has any, in order.
     sizes: Vec<u64>,
-    /// The smallest ring.
+    /// Smallest ring.
     pub least: u64,
-    /// The ring that holds all of them.
+    /// Ring that holds all of them.
     pub all: u64,
-    /// The compute is not known: units are loaded ahead in any case.
+    /// True if the compute is unknown: units are always loaded ahead.
     ahead: bool,
-    /// Units are copied in pieces, for which narrow rings are of use.
+    /// True if units are copied in pieces, which makes narrow rings useful.
     pub in_pieces: bool,
 }
 
@@ -169,14 +171,14 @@ impl Rings {
         let ahead = facts.problem.points.iter().all(|point| point.compute_ns == 0);
         let least = facts.placer.least_ring(facts.problem, streamed).0;
         let largest = facts.movable.iter().filter(|&&unit| streamed[unit]).map(|&unit| facts.placer.bytes[unit]).max();
-        // What is copied while its neighbour is in use is asked for by a host that is ahead of the device.
+        // A copy while its neighbour is in use needs a host that runs ahead of the device.
         let in_pieces = !ahead
             && facts.problem.host.forward_ns == 0
             && largest.is_some_and(|largest| largest / 2 >= facts.problem.bus.least_piece);
         Self { sizes, least, all, ahead, in_pieces }
     }
 
-    /// Rings worth trying.
+    /// Ring shapes worth trying.
     pub fn shapes(&self) -> Vec<Shape> {
         let mut shapes = Vec::new();
         for depth in DEPTHS.into_iter().skip(usize::from(self.ahead)) {
@@ -195,12 +197,14 @@ impl Rings {
         shapes
     }
 
-    /// Rings too small for two neighbours: the second is copied in pieces, of which the last waits for the first.
+    /// Rings too small for two neighbours: the second is copied in pieces, and the last piece waits for the first neighbour.
     fn narrow(&self) -> impl Iterator<Item = Shape> {
         (1..if self.in_pieces { NARROW_RING_STEPS } else { 1 }).map(|step| self.narrower(step))
     }
 
-    /// The narrow ring of a step; at [`NARROW_RING_STEPS`], the one for two points.
+    /// Narrow ring of a step.
+    ///
+    /// At [`NARROW_RING_STEPS`], the ring for two points.
     pub fn narrower(&self, step: usize) -> Shape {
         let two = self.shape(Pattern::TwoEnded, 2);
         let more = (two.ring - self.least) * step as u64 / NARROW_RING_STEPS as u64;
@@ -227,13 +231,13 @@ impl Rings {
         shapes.chain(self.narrow().chain([two]).filter(|two| two.ring < self.all)).collect()
     }
 
-    /// A ring that holds the units of any `depth` consecutive points.
+    /// Ring that holds the units of any `depth` consecutive points.
     pub fn shape(&self, pattern: Pattern, depth: usize) -> Shape {
         let sizes = &self.sizes;
         let depth = depth.min(sizes.len());
         let mut window: u64 = sizes[..depth].iter().sum();
         let mut most = window;
-        // Without wrapping around: the layout starts again there.
+        // Without wrap-around, because the layout starts again there.
         for behind in depth..sizes.len() {
             window = window + sizes[behind] - sizes[behind - depth];
             most = most.max(window);
@@ -241,7 +245,7 @@ impl Rings {
         Shape { pattern, ring: most.max(self.least), seam: 0 }
     }
 
-    /// How many points such a ring holds units of.
+    /// Number of points whose units such a ring holds.
     pub fn depth(&self, shape: Shape) -> usize {
         (1..self.sizes.len()).find(|&depth| self.shape(shape.pattern, depth).ring >= shape.ring).unwrap_or(1)
     }

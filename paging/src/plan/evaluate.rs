@@ -1,4 +1,4 @@
-//! The time and size of one layout.
+//! Time and size of one layout.
 
 use super::placement::{Placer, Shape};
 use super::problem::Problem;
@@ -12,9 +12,9 @@ pub struct Choice {
     pub time_ns: u64,
     /// Bytes of resident units and ring.
     pub bytes: u64,
-    /// The shape of the ring.
+    /// Shape of the ring.
     pub shape: Shape,
-    /// Per unit: whether it stays on the device.
+    /// Per unit: true if it stays on the device.
     pub resident: Vec<bool>,
 }
 
@@ -34,7 +34,9 @@ impl<'a> Evaluator<'a> {
         Self { problem, placer, program, placements, streamed, evaluations: 0 }
     }
 
-    /// `None` if units that are needed together cannot be placed in such a ring.
+    /// Evaluates a layout.
+    ///
+    /// Returns `None` if units needed together cannot be placed in such a ring.
     pub fn evaluate(&mut self, resident: &[bool], shape: Shape) -> Option<Choice> {
         self.evaluations += 1;
         self.streamed.clear();

@@ -4,20 +4,20 @@ use std::fmt;
 
 use crate::range::ByteRange;
 
-/// Which units stay on the device, and where in the ring the others are copied to.
+/// Resident units, and the places of the other units in the ring.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
-    /// Per unit: whether it stays on the device.
+    /// Per unit: true if it stays on the device.
     pub resident: Vec<bool>,
-    /// Per unit its placement in the ring; `None` if it is resident.
+    /// Placement of each unit in the ring; `None` if it is resident.
     pub placements: Vec<Option<ByteRange>>,
-    /// The size of the ring.
+    /// Size of the ring.
     pub ring_bytes: u64,
     /// Bytes of the units that stay.
     pub resident_bytes: u64,
     /// Nanoseconds per forward in steady state.
     pub predicted_ns: u64,
-    /// A lower bound in nanoseconds: no schedule of these copies is faster.
+    /// Lower bound in nanoseconds: no schedule of these copies is faster.
     pub floor_ns: u64,
     /// Nanoseconds of compute per forward.
     pub compute_ns: u64,
@@ -25,20 +25,22 @@ pub struct Plan {
     pub streamed_bytes: u64,
 }
 
-/// Why there is no plan. The text is for the user.
+/// Reason why planning failed.
+///
+/// The text is for the user.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PlanError {
     /// The problem is invalid.
     Invalid(String),
-    /// The weights do not fit into what is allowed.
+    /// The weights do not fit into the allowed bytes.
     TooSmall {
         /// Bytes allowed.
         limit: u64,
         /// Bytes of the smallest layout.
         needed: u64,
-        /// Of these, bytes of units that must stay.
+        /// Bytes of units that must stay, included in `needed`.
         resident: u64,
-        /// The point that needs that much, if a single one does.
+        /// Point that needs that much memory, if a single one does.
         point: Option<usize>,
     },
 }

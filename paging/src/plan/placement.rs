@@ -1,39 +1,48 @@
-//! The placement of each streamed unit in the ring. It is fixed, so that addresses of weights never change; loading a unit
-//! evicts the units that overlap its placement.
+//! The placement of each streamed unit in the ring.
+//!
+//! It is fixed, so that addresses of weights never change. Loading a unit evicts the units that overlap its placement.
 
 use super::problem::Problem;
 use crate::range::ByteRange;
 
-/// Placements and sizes are multiples of this: the alignment of PyTorch's allocator.
+/// Alignment of PyTorch's allocator.
+///
+/// Placements and sizes are multiples of it.
 pub const ALIGNMENT: u64 = 512;
 
-/// How the ring is laid out.
+/// Layout pattern of the ring.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Pattern {
-    /// One after the other; from 0 again when the next one does not fit.
+    /// One after the other.
+    ///
+    /// Starts again at 0 when the next unit does not fit.
     Sequential,
-    /// Alternately at the begin and at the end of the ring: the smallest ring in which neighbours never overlap.
+    /// Alternately at the start and at the end of the ring: the smallest ring in which neighbours never overlap.
     TwoEnded,
 }
 
-/// The shape of a ring: how it is laid out, and its size.
+/// Shape of a ring: its layout pattern and size.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Shape {
-    /// How the ring is laid out.
+    /// Layout pattern.
     pub pattern: Pattern,
     /// Bytes of the ring.
     pub ring: u64,
-    /// The position in the order of first use at which the layout begins. The units before and after it may overlap.
+    /// Position in the order of first use at which the layout starts.
+    ///
+    /// The units before and after it may overlap.
     pub seam: usize,
 }
 
 /// Lays out any selection of the units.
 pub struct Placer {
-    /// Per unit, a multiple of [`ALIGNMENT`].
+    /// Bytes of each unit, a multiple of [`ALIGNMENT`].
     pub bytes: Vec<u64>,
-    /// Units in order of first use; those that no point uses come last.
+    /// Units in order of first use.
+    ///
+    /// Units that no point uses come last.
     pub order: Vec<usize>,
-    /// Per unit: a number shared by those first used at the same point.
+    /// Per unit: a number shared by the units first used at the same point.
     pub group: Vec<usize>,
     /// Per unit: the units needed at the same time.
     together: Vec<Vec<usize>>,
@@ -42,7 +51,7 @@ pub struct Placer {
 }
 
 impl Placer {
-    /// A placer for the units of a problem.
+    /// Creates a placer for the units of a problem.
     pub fn new(problem: &Problem) -> Self {
         let units = problem.unit_bytes.len();
         let bytes: Vec<u64> = problem.unit_bytes.iter().map(|bytes| bytes.next_multiple_of(ALIGNMENT)).collect();
@@ -72,7 +81,8 @@ impl Placer {
         Self { bytes, order, group, together, unused }
     }
 
-    /// The smallest ring for these units, in which each set needed together, and each unit, fits.
+    /// Returns the size of the smallest ring that fits each unit and each set needed together, and the point that needs that
+    /// size.
     pub fn least_ring(&self, problem: &Problem, streamed: &[bool]) -> (u64, Option<usize>) {
         let sets = problem.points.iter().map(|point| &point.units).chain(&problem.together);
         let of_sets = sets.enumerate().map(|(point, set)| (self.sum(set.iter().copied(), streamed), Some(point)));
@@ -86,8 +96,9 @@ impl Placer {
         units.filter(|&unit| streamed[unit]).map(|unit| self.bytes[unit]).sum()
     }
 
-    /// Writes the placement of each streamed unit, and an empty one for the others. Returns the bytes of the ring that are
-    /// used, or `None` if no layout was found in which units needed together do not overlap.
+    /// Writes the placement of each streamed unit, and an empty placement for the others.
+    ///
+    /// Returns the bytes of the ring in use, or `None` if no layout was found in which units needed together do not overlap.
     pub fn place(&self, shape: Shape, streamed: &[bool], placements: &mut Vec<ByteRange>) -> Option<u64> {
         let used = match shape.pattern {
             Pattern::Sequential => self
@@ -158,7 +169,9 @@ impl Placer {
         Some(used)
     }
 
-    /// The last resort: the largest units first, each as low as possible. Little can be loaded ahead in such a ring.
+    /// Places the largest units first, each as low as possible.
+    ///
+    /// This is the last resort: such a ring leaves little room for loading ahead.
     fn first_fit(&self, ring: u64, streamed: &[bool], placements: &mut Vec<ByteRange>) -> Option<u64> {
         clear(placements, self.bytes.len());
         let mut units: Vec<usize> = self.in_order(0, streamed).collect();
@@ -184,7 +197,7 @@ impl Placer {
         self.bytes[unit] + self.sum(others.copied(), streamed)
     }
 
-    /// The end of a unit that is needed together with this one and overlaps the placement.
+    /// Returns the end of a unit that is needed together with this one and overlaps the placement.
     fn conflict(&self, unit: usize, placement: ByteRange, placements: &[ByteRange]) -> Option<u64> {
         let others = self.together[unit].iter().map(|&other| placements[other]);
         others.filter(|other| other.overlaps(placement)).map(ByteRange::end).max()

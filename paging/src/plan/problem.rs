@@ -5,20 +5,20 @@ use super::outcome::PlanError;
 /// A part of the compute of a forward.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Point {
-    /// The units that it needs, by index.
+    /// Indices of the units that it needs.
     pub units: Vec<usize>,
-    /// Nanoseconds of compute; 0 if not known.
+    /// Nanoseconds of compute; 0 if unknown.
     pub compute_ns: u64,
 }
 
-/// The speed of copies to the device.
+/// Speed of copies to the device.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Bus {
     /// Bytes per second of one long copy.
     pub bytes_per_second: f64,
-    /// Fixed nanoseconds of each copy.
+    /// Fixed cost of each copy in nanoseconds.
     pub copy_overhead_ns: u64,
-    /// The fewest bytes of a unit that are copied without a wait between them, if it is copied in pieces.
+    /// Fewest bytes of a unit to copy without a wait between them, if it is copied in pieces.
     pub least_piece: u64,
 }
 
@@ -34,12 +34,14 @@ impl Bus {
     }
 }
 
-/// What the host takes to ask for a forward's work. Where that is longer than the work, the device is as slow as the host.
+/// Time that the host needs to queue a forward's work.
+///
+/// If it exceeds the time of the work, the host limits the speed of the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Host {
-    /// Nanoseconds of a forward without copies; 0 if not known.
+    /// Nanoseconds of a forward without copies; 0 if unknown.
     pub forward_ns: u64,
-    /// Nanoseconds more for each unit that is copied.
+    /// Additional nanoseconds for each unit that is copied.
     pub copy_ns: u64,
 }
 
@@ -48,20 +50,24 @@ pub struct Host {
 pub struct Problem {
     /// Bytes of each unit.
     pub unit_bytes: Vec<u64>,
-    /// The points of one forward, in order; after the last one the next forward begins.
+    /// Points of one forward, in order.
+    ///
+    /// The next forward begins after the last one.
     pub points: Vec<Point>,
-    /// Sets of units that may be needed at the same time outside the points. They never overlap either.
+    /// Sets of units that may be needed at the same time outside the points.
+    ///
+    /// They never overlap either.
     pub together: Vec<Vec<usize>>,
-    /// Per unit: whether it must stay on the device.
+    /// Per unit: true if it must stay on the device.
     pub resident: Vec<bool>,
-    /// The bus to the device.
+    /// Bus to the device.
     pub bus: Bus,
-    /// The host.
+    /// Cost of queueing work on the host.
     pub host: Host,
 }
 
 impl Problem {
-    /// The same problem with compute that takes as long as all copies.
+    /// Returns the same problem with compute that takes as long as all copies.
     pub(super) fn balanced(&self) -> Self {
         let of = |point: &Point| point.units.iter().map(|&unit| self.bus.cost_ns(self.unit_bytes[unit])).sum::<u64>();
         let copies: u64 = self.points.iter().map(of).sum();
@@ -74,23 +80,28 @@ impl Problem {
     }
 }
 
-/// How much device memory the weights may take.
+/// Target for the device memory of the weights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Goal {
-    /// At most so many bytes, for the fastest forward; of equally fast ones, one that copies little.
+    /// At most this many bytes, for the fastest forward.
+    ///
+    /// Among equally fast forwards, one that copies little.
     Budget(u64),
     /// As few bytes as possible for a forward within 2 % of the fastest in the capacity of the device.
     HideTransfers,
-    /// As many bytes as two units take (the smallest ring in which the units of one point are copied while those before are
-    /// used), for the fastest forward when copies and compute take equally long. Overlap matters most there, and such a layout
-    /// is good for fewer or more inputs too.
+    /// The bytes of two units: the smallest ring in which one point's units are copied while the previous ones are used.
+    ///
+    /// The forward is the fastest one for copies and compute that take equally long. Overlap matters most then, and such a
+    /// layout also suits fewer or more inputs.
     Smallest,
 }
 
-/// A limit on bytes and nanoseconds: beyond it sums could overflow.
+/// Limit on bytes and nanoseconds.
+///
+/// Beyond it, sums could overflow.
 pub(super) const OVERFLOW_LIMIT: u64 = 1 << 60;
 
-/// Checks that the figures add up without overflow, and that every unit named exists.
+/// Checks that the figures add up without overflow, and that every named unit exists.
 pub(super) fn check(problem: &Problem) -> Result<(), PlanError> {
     let invalid = |what: String| Err(PlanError::Invalid(what));
     let units = problem.unit_bytes.len();

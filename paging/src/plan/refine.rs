@@ -1,13 +1,15 @@
-//! Local search around a candidate: units swap between the device and the ring.
+//! Local search around a candidate: swaps units between the device and the ring.
 
 use super::candidates::{NARROW_RING_STEPS, Rings, UnitFacts};
 use super::evaluate::{Choice, Evaluator, resident_bytes};
 use super::placement::{Pattern, Shape};
 
-/// The approximate number of points simulated per refinement.
+/// Approximate number of points simulated per refinement.
 const SIMULATED_POINTS: usize = 24_000;
 
-/// Layouts of any size found in a random walk from the candidate. They depend on the candidate only.
+/// Layouts of any size found in a random walk from the candidate.
+///
+/// They depend on the candidate only.
 pub fn refine(facts: &UnitFacts, evaluator: &mut Evaluator, from: Choice, least_ns: u64) -> Vec<Choice> {
     let mut found = Vec::new();
     if least_ns == 0 || from.time_ns <= least_ns || facts.movable.is_empty() {
@@ -44,7 +46,7 @@ pub fn refine(facts: &UnitFacts, evaluator: &mut Evaluator, from: Choice, least_
         }
         let stays = resident_bytes(facts.placer, &resident);
         if random.below(4) == 0 && pattern == Pattern::Sequential && stays + shape.ring < cap {
-            shape.ring = cap - stays; // All that is left.
+            shape.ring = cap - stays; // The rest of the bytes.
         }
         let Some(choice) = evaluator.evaluate(&resident, shape) else { continue };
         if choice.bytes <= cap && (choice.time_ns, choice.bytes) <= (now.time_ns, now.bytes) {
@@ -56,7 +58,7 @@ pub fn refine(facts: &UnitFacts, evaluator: &mut Evaluator, from: Choice, least_
     found
 }
 
-/// Keeps layouts that no other one beats in both size and time.
+/// Keeps layouts that no other layout beats in both size and time.
 fn keep(found: &mut Vec<Choice>, choice: Choice) {
     if found.iter().any(|other| other.bytes <= choice.bytes && other.time_ns <= choice.time_ns) {
         return;
@@ -70,7 +72,7 @@ fn rings(facts: &UnitFacts, resident: &[bool]) -> Rings {
     Rings::new(facts, &streamed)
 }
 
-/// Swaps a resident unit with a streamed one, at most `reach` apart.
+/// Swaps a resident unit with a streamed unit, at most `reach` apart.
 fn trade(facts: &UnitFacts, resident: &mut [bool], random: &mut Random, reach: usize) {
     let count = facts.movable.len();
     let one = random.below(count);
@@ -86,7 +88,7 @@ fn trade(facts: &UnitFacts, resident: &mut [bool], random: &mut Random, reach: u
     }
 }
 
-/// Makes one more unit resident, or one fewer.
+/// Adds or removes one resident unit.
 fn flip(facts: &UnitFacts, resident: &mut [bool], random: &mut Random, stays: bool) {
     let start = random.below(facts.movable.len());
     let around = facts.movable[start..].iter().chain(&facts.movable[..start]);

@@ -1,27 +1,31 @@
-//! Simulates what the pipeline does with a layout, in the time of one forward.
+//! Simulates the pipeline's copies and compute for a layout, in the time of one forward.
 //!
 //! The pipeline copies units in the order of use, one after another, and large ones in [pieces](crate::pieces). A copy waits
-//! until the last point that uses what it overwrites is computed: `end_copy(c) = max(end_copy(c - 1), end(freed_by(c))) +
-//! cost(c)` and `start(j) = max(end(j - 1), end_copy(last copy for j)); end(j) = start(j) + compute(j)`. Copies of the next
-//! forward begin while this one computes.
+//! until the compute of the last point that uses the overwritten bytes is done: `end_copy(c) = max(end_copy(c - 1),
+//! end(freed_by(c))) + cost(c)` and `start(j) = max(end(j - 1), end_copy(last copy for j)); end(j) = start(j) + compute(j)`.
+//! Copies of the next forward begin while this one computes.
 
 use super::problem::{Bus, Point};
 use crate::pieces::{Piece, divide};
 use crate::range::ByteRange;
 
-/// The most forwards simulated. The times repeat before that in all but contrived cases.
+/// Largest number of simulated forwards.
+///
+/// In all but contrived cases, the times repeat sooner.
 const MAX_FORWARDS: usize = 256;
 
-/// The copy of a unit, or of a piece of it.
+/// Copy of a unit, or of a piece of it.
 struct Copy {
     /// Index of the point that needs it.
     point: usize,
-    /// The point after which it may start, plus the number of points (points of the forward before are below that number).
+    /// Point after which it may start, plus the number of points.
+    ///
+    /// Points of the previous forward are below that number.
     freed_by: usize,
     cost: i64,
 }
 
-/// The unit in a part of the ring, and the last point that used it.
+/// Unit in a part of the ring, and the last point that used it.
 #[derive(Clone, Copy)]
 struct Occupant {
     placement: ByteRange,
@@ -29,7 +33,7 @@ struct Occupant {
     point: usize,
 }
 
-/// The copies of one forward in steady state, with buffers for the simulation.
+/// Copies of one forward in steady state, with buffers for the simulation.
 #[derive(Default)]
 pub struct Program {
     copies: Vec<Copy>,
@@ -39,18 +43,18 @@ pub struct Program {
     pub copied_bytes: u64,
     occupants: Vec<Occupant>,
     overwritten: Vec<Piece<usize>>,
-    /// The end of each point: those of the forward before, then those of this one.
+    /// End of each point: first those of the previous forward, then those of this one.
     ends: Vec<i64>,
     starts: Vec<i64>,
     earlier: [(i64, Vec<i64>); 2],
 }
 
-/// When the compute of one point starts and ends, relative to the end of the forward before.
+/// Start and end of the compute of one point, relative to the end of the previous forward.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PointTime {
-    /// Nanoseconds.
+    /// Start in nanoseconds.
     pub start_ns: u64,
-    /// Nanoseconds.
+    /// End in nanoseconds.
     pub end_ns: u64,
 }
 
@@ -59,12 +63,14 @@ pub struct PointTime {
 pub struct SteadyState {
     /// Nanoseconds per forward.
     pub period_ns: u64,
-    /// Whether the times repeat exactly.
+    /// True if the times repeat exactly.
     pub settled: bool,
 }
 
 impl Program {
-    /// Determines the copies of each forward. A unit without bytes in the ring (resident, or empty) is never copied.
+    /// Determines the copies of each forward.
+    ///
+    /// A unit without bytes in the ring (resident or empty) is never copied.
     pub fn compile(&mut self, unit_bytes: &[u64], points: &[Point], placements: &[ByteRange], bus: &Bus) {
         self.compute.clear();
         self.compute.extend(points.iter().map(|point| point.compute_ns as i64));
@@ -85,10 +91,10 @@ impl Program {
         }
     }
 
-    /// Adds the copies of a unit, over what `occupy` has found in its placement.
+    /// Adds the copies of a unit, over the contents of its placement that `occupy` found.
     fn copy(&mut self, point: usize, bytes: u64, placement: ByteRange, bus: &Bus) {
         divide(placement, bus.least_piece, &mut self.overwritten);
-        // A placement may have some bytes more than its unit.
+        // A placement may be slightly larger than its unit.
         let end = placement.start + bytes;
         let costs = self.overwritten.iter().map(|piece| {
             let copied = piece.range.end().min(end).saturating_sub(piece.range.start);
@@ -99,11 +105,13 @@ impl Program {
         self.copied_bytes += bytes;
     }
 
-    /// Uses a unit at a point. Returns whether it has to be copied; `overwritten` is then what is in its place, with the last
-    /// point that used it.
+    /// Uses a unit at a point.
+    ///
+    /// Returns true if it has to be copied. `overwritten` then contains the units in its place, each with the last point
+    /// that used it.
     fn occupy(&mut self, unit: usize, placement: ByteRange, point: usize, near: &mut usize) -> bool {
         let occupants = &mut self.occupants;
-        // Units are mostly in order: the one after the last is tried before a search.
+        // Units are mostly in order, so the one after the last is tried before a search.
         let first = match occupants.get(*near) {
             Some(occupant)
                 if occupant.placement.end() <= placement.start && self_or_after(occupants, *near + 1, placement) =>
@@ -163,7 +171,7 @@ impl Program {
         for _ in 0..MAX_FORWARDS {
             let (ended, bus_free) = self.forward(bus);
             (earlier_period, period) = (period, ended);
-            // Times are relative to the end of the forward before.
+            // Times are relative to the end of the previous forward.
             bus = bus_free - ended;
             for point in 0..points {
                 self.ends[point] = self.ends[points + point] - ended;
@@ -173,7 +181,7 @@ impl Program {
                 return SteadyState { period_ns: period as u64, settled: true };
             }
             if self.earlier[0].0 == bus && self.earlier[0].1 == ends {
-                settled = true; // Two forwards that take turns.
+                settled = true; // Two forwards alternate.
                 break;
             }
             self.earlier.swap(0, 1);
@@ -185,8 +193,10 @@ impl Program {
         SteadyState { period_ns: (period + earlier_period).unsigned_abs().div_ceil(2), settled }
     }
 
-    /// Simulates one forward; returns when its last point ends and when the bus is free, relative to the end of the forward
-    /// before.
+    /// Simulates one forward.
+    ///
+    /// Returns the time when its last point ends and the time when the bus is free, relative to the end of the previous
+    /// forward.
     fn forward(&mut self, mut bus: i64) -> (i64, i64) {
         let points = self.compute.len();
         let mut copies = self.copies.iter().peekable();
@@ -203,7 +213,7 @@ impl Program {
         (ended, bus)
     }
 
-    /// Stretches the compute to `asked_ns`, if that is more: the host takes so long to ask for it, evenly over the forward.
+    /// Stretches the compute evenly to `asked_ns`, if that is longer: the host needs that time to queue it.
     pub fn stretch(&mut self, asked_ns: u64) {
         let compute: i64 = self.compute.iter().sum();
         if compute == 0 || asked_ns as i64 <= compute {
@@ -218,12 +228,12 @@ impl Program {
         }
     }
 
-    /// The units that a forward copies, as often as it does.
+    /// Units that a forward copies, counted once per copy.
     pub fn copied_units(&self) -> u64 {
         self.copied_units
     }
 
-    /// The times of each point in the last forward.
+    /// Times of each point in the last forward.
     pub fn times(&self) -> impl Iterator<Item = PointTime> {
         let time =
             |(&start, &compute): (&i64, &i64)| PointTime { start_ns: start as u64, end_ns: (start + compute) as u64 };
@@ -231,7 +241,7 @@ impl Program {
     }
 }
 
-/// Whether all parts from `index` on end after the begin of the placement.
+/// Returns true if all parts from `index` on end after the start of the placement.
 fn self_or_after(occupants: &[Occupant], index: usize, placement: ByteRange) -> bool {
     occupants.get(index).is_none_or(|occupant| occupant.placement.end() > placement.start)
 }

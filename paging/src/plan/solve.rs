@@ -1,8 +1,9 @@
-//! The search for the fastest layout that fits, and for the smallest one that is fast enough.
+//! The search for the fastest layout that fits, and for the smallest layout that is fast enough.
 //!
-//! The set of layouts does not depend on the limit: it is a fixed set of candidates and the refinements of the best of them. So
-//! more memory is never slower. Candidates are tried from the largest down, and candidates that cannot win are not simulated:
-//! no forward that keeps `b` bytes of weights `W` on the device takes less than `max(compute, host, (W - b) / bandwidth)`.
+//! The set of layouts does not depend on the limit: it consists of fixed candidates and the refinements of the best of them.
+//! More memory is therefore never slower. Candidates are tried from the largest down, and candidates that cannot win are not
+//! simulated. No forward that keeps `b` bytes of weights `W` on the device takes less than `max(compute, host, (W - b) /
+//! bandwidth)`.
 
 use std::collections::HashMap;
 
@@ -14,42 +15,44 @@ use super::problem::Problem;
 use super::refine::refine;
 use crate::range::ByteRange;
 
-/// A forward within this factor of the best one is as good.
+/// Factor within which a forward is as good as the best one.
 const TIME_TOLERANCE: f64 = 1.02;
-/// The most candidates tried of those that may be as fast and keep more.
+/// Largest number of candidates tried among those that may be as fast and keep more.
 const MAX_TRIED_CANDIDATES: usize = 256;
-/// With at most so many units, all selections are tried.
+/// Number of units up to which all selections are tried.
 const EXHAUSTIVE_UNITS: usize = 10;
 
-/// A candidate before it is simulated.
+/// A candidate before its simulation.
 struct Candidate {
-    /// An upper bound; less if the layout does not fill its ring.
+    /// Upper bound; less if the layout does not fill its ring.
     bytes: u64,
     resident: usize,
     shape: Shape,
 }
 
-/// The search for one problem. Simulations are cached across limits.
+/// The search for one problem.
+///
+/// Caches simulations across limits.
 pub struct Search<'a> {
     problem: &'a Problem,
     placer: Placer,
     residents: Vec<Vec<bool>>,
-    /// The largest first.
+    /// Sorted, the largest first.
     candidates: Vec<Candidate>,
     simulated: HashMap<usize, Option<Choice>>,
     refined: HashMap<usize, Vec<Choice>>,
     compute_ns: u64,
-    /// What a forward takes that copies nothing.
+    /// Nanoseconds of a forward that copies nothing.
     least_ns: u64,
     scheduled_bytes: u64,
-    /// All selections are tried, since there are few units.
+    /// True if all selections are tried, because the model has few units.
     exhaustive: bool,
-    /// Layouts simulated so far.
+    /// Number of layouts simulated so far.
     pub evaluations: usize,
 }
 
 impl<'a> Search<'a> {
-    /// A search for layouts of a problem.
+    /// Creates a search for layouts of a problem.
     pub fn new(problem: &'a Problem) -> Self {
         let placer = Placer::new(problem);
         let exhaustive = UnitFacts::new(problem, &placer).movable.len() <= EXHAUSTIVE_UNITS;
@@ -73,7 +76,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// A search that never tries all selections, to measure its quality where an exhaustive one is possible.
+    /// Creates a search that never tries all selections, to measure its quality where an exhaustive search is possible.
     pub fn heuristic(problem: &'a Problem) -> Self {
         Self { exhaustive: false, ..Self::new(problem) }
     }
@@ -94,7 +97,7 @@ impl<'a> Search<'a> {
         }
         self.residents = residents;
         for Choice { bytes, shape, resident, .. } in [self.smallest(), self.all_resident()] {
-            // Without known compute, the smallest ring is not the fastest: nothing is loaded ahead in it.
+            // Without known compute, the smallest ring is not the fastest, because nothing is loaded ahead in it.
             if self.compute_ns > 0 || shape.ring == 0 {
                 self.candidates.push(Candidate { bytes, resident: self.residents.len(), shape });
                 self.residents.push(resident);
@@ -103,7 +106,7 @@ impl<'a> Search<'a> {
         self.candidates.sort_by_key(|candidate| std::cmp::Reverse((candidate.bytes, candidate.shape)));
     }
 
-    /// A lower bound of the time with so many bytes.
+    /// Lower bound of the time with this many bytes.
     fn floor_ns(&self, bytes: u64) -> u64 {
         let streamed = self.scheduled_bytes.saturating_sub(bytes);
         self.least_ns.max((streamed as f64 * 1e9 / self.problem.bus.bytes_per_second) as u64)
@@ -121,7 +124,7 @@ impl<'a> Search<'a> {
         choice
     }
 
-    /// All units on the device, if they fit: nothing is copied.
+    /// Returns the layout with all units on the device, which copies nothing, if it fits.
     pub fn everything(&self, limit: u64) -> Option<Choice> {
         Some(self.all_resident()).filter(|choice| choice.bytes <= limit)
     }
@@ -133,12 +136,12 @@ impl<'a> Search<'a> {
         Choice { time_ns: self.least_ns, bytes, shape, resident }
     }
 
-    /// The fastest layout found in so many bytes; of equally fast ones, the smallest.
+    /// Returns the fastest layout found within the limit; among equally fast ones, the smallest.
     pub fn fastest(&mut self, limit: u64) -> Option<Choice> {
         self.enumerate();
         let mut best: Option<Choice> = None;
         let cannot_win = |floor: u64, best: &Option<Choice>| best.as_ref().is_some_and(|best| floor >= best.time_ns);
-        // A slightly too large candidate may be refined to one that fits.
+        // Refinement may make a slightly too large candidate fit.
         let reach = if self.exhaustive { 0 } else { self.placer.bytes.iter().copied().max().unwrap_or(0) };
         let first = self.candidates.partition_point(|candidate| candidate.bytes > limit.saturating_add(reach));
         let mut known = Vec::new();
@@ -156,7 +159,7 @@ impl<'a> Search<'a> {
         if self.exhaustive {
             return best;
         }
-        // Candidates that no smaller one beats are refined. Which ones these are must not depend on the limit either.
+        // Candidates that no smaller one beats are refined. The choice must not depend on the limit either.
         let mut frontier = Vec::new();
         let mut least = u64::MAX;
         for (candidate, choice) in known.into_iter().rev() {
@@ -178,8 +181,9 @@ impl<'a> Search<'a> {
         best
     }
 
-    /// A layout that is as fast and keeps more on the device, if there is one. A forward over fewer inputs has less compute to
-    /// hide copies behind, and the memory is allowed.
+    /// Returns a layout that is as fast and keeps more units on the device, if one exists.
+    ///
+    /// A forward over fewer inputs has less compute to hide copies behind, and the memory is allowed.
     pub fn most_resident(&mut self, limit: u64, best: Choice) -> Choice {
         let already = resident_bytes(&self.placer, &best.resident);
         let fitting = self.candidates.iter().enumerate().filter(|(_, candidate)| candidate.bytes <= limit);
@@ -210,12 +214,12 @@ impl<'a> Search<'a> {
         &self.refined[&candidate]
     }
 
-    /// The smallest layout found that is as good as the fastest in so many bytes.
+    /// Returns the smallest layout found that is as good as the fastest one within the capacity.
     pub fn smallest_that_hides(&mut self, capacity: u64) -> Option<Choice> {
         let mut best = self.fastest(capacity)?;
         let target = (best.time_ns as f64 * TIME_TOLERANCE) as u64;
         let (mut too_small, mut enough) = (0, best.bytes);
-        // A size whose lower bound is too slow is not tried.
+        // A size whose lower bound is too slow is skipped.
         while enough > too_small + (enough / 256).max(512) {
             let middle = too_small + (enough - too_small) / 2;
             let found = if self.floor_ns(middle) > target { None } else { self.fastest(middle) };
@@ -230,7 +234,8 @@ impl<'a> Search<'a> {
         Some(best)
     }
 
-    /// The smallest ring in which the units of neighbouring points do not overlap, or a smaller one if that does not fit.
+    /// Returns the smallest ring in which the units of neighbouring points do not overlap, or a smaller ring if that does
+    /// not fit.
     pub fn least(&mut self, capacity: u64) -> Option<Choice> {
         let facts = UnitFacts::new(self.problem, &self.placer);
         let resident = &self.problem.resident;
@@ -253,8 +258,9 @@ impl<'a> Search<'a> {
         Some(self.smallest()).filter(|choice| choice.bytes <= capacity)
     }
 
-    /// The fastest layout in the memory of the smallest ring in which neighbours do not overlap. If units have many sizes, that
-    /// ring has room for more of the small ones.
+    /// Returns the fastest layout in the memory of the smallest ring in which neighbours do not overlap.
+    ///
+    /// If units differ in size, that ring has room for more of the small ones.
     pub fn fastest_in_the_least(&mut self, capacity: u64) -> Option<Choice> {
         let mut best = self.least(capacity);
         if let Some(found) = best.as_ref().map(|least| least.bytes).and_then(|bytes| self.fastest(bytes)) {
@@ -263,7 +269,9 @@ impl<'a> Search<'a> {
         best
     }
 
-    /// The smallest layout found. Units that several points share may need a larger ring than any point does.
+    /// Returns the smallest layout found.
+    ///
+    /// Units that several points share may need a larger ring than any point does.
     pub fn smallest(&self) -> Choice {
         let facts = UnitFacts::new(self.problem, &self.placer);
         let resident = &self.problem.resident;
@@ -297,7 +305,7 @@ impl<'a> Search<'a> {
         Err(PlanError::TooSmall { limit, needed, resident, point })
     }
 
-    /// The plan for a layout.
+    /// Returns the plan for a layout.
     pub fn plan_of(&self, choice: &Choice) -> Plan {
         let mut evaluator = Evaluator::new(self.problem, &self.placer);
         let settled = evaluator.evaluate(&choice.resident, choice.shape);

@@ -1,4 +1,4 @@
-//! Handing memory from process to process: what is said on a connection.
+//! Sends memory from process to process: the messages on a connection.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::{self, MaybeUninit};
@@ -15,17 +15,19 @@ use rustix::process::geteuid;
 use crate::arena::MemoryFile;
 use crate::error::Result;
 
-/// What a member sends with the memory, before its size: another program, or another form of this, says something else.
+/// Greeting that a member sends with the memory, before its size.
+///
+/// Other programs, or another version of the protocol, send something else.
 const GREETING: [u8; 8] = *b"memlab 1";
 const MESSAGE_BYTES: usize = GREETING.len() + mem::size_of::<u64>();
 
-/// The time after which a waiting process asks again whether to go on.
+/// Longest wait before a process decides again whether to continue.
 const WAIT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The longest time that a living member takes to answer, on a busy machine.
+/// Longest time that a live member needs to answer, on a busy machine.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Connects without waiting for a place in the queue.
+/// Connects, and fails instead of waiting for a place in the queue.
 pub(super) fn connect(address: &SocketAddrUnix) -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let connection = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -33,17 +35,18 @@ pub(super) fn connect(address: &SocketAddrUnix) -> rustix::io::Result<OwnedFd> {
     Ok(connection)
 }
 
-/// Whether a process of the same user is at the other end.
+/// Returns true if the process at the other end has the same user.
 pub(super) fn is_own(connection: &OwnedFd) -> bool {
     peer(connection).is_some_and(|peer| peer.uid == geteuid().as_raw())
 }
 
-/// The number of the process at the other end; 0 if it is not visible from here.
+/// Number of the process at the other end; 0 if it is not visible from here.
 pub(super) fn process_of(connection: &OwnedFd) -> i32 {
     peer(connection).map_or(0, |peer| peer.pid)
 }
 
-/// (Not rustix's, whose process numbers are never 0, as those from outside a container are.)
+/// Credentials of the process at the other end. rustix's type does not allow process number 0, which a process outside the
+/// container has.
 fn peer(connection: &OwnedFd) -> Option<libc::ucred> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = mem::size_of::<libc::ucred>() as libc::socklen_t;
@@ -54,13 +57,14 @@ fn peer(connection: &OwnedFd) -> Option<libc::ucred> {
     (code == 0).then_some(found)
 }
 
-/// Waits until the other end is closed, or a moment has passed.
+/// Waits until the other end is closed, or one interval has passed.
 pub(super) fn wait_for_hangup(connection: &OwnedFd) {
     wait_for(connection, PollFlags::RDHUP);
 }
 
-/// Waits until the member at the other end has answered, is gone, or has taken too long. Calls `keep_waiting` about ten times a
-/// second; false ends it, and is returned.
+/// Waits until the member at the other end has answered, is gone, or has taken too long.
+///
+/// Calls `keep_waiting` about ten times a second. Returns false as soon as `keep_waiting` does.
 pub(super) fn wait_for_answer(connection: &OwnedFd, keep_waiting: &mut dyn FnMut() -> bool) -> bool {
     let deadline = Instant::now() + ANSWER_TIMEOUT;
     while !wait_for(connection, PollFlags::IN) && Instant::now() < deadline {
@@ -71,7 +75,9 @@ pub(super) fn wait_for_answer(connection: &OwnedFd, keep_waiting: &mut dyn FnMut
     true
 }
 
-/// Waits for an event, at most for a moment. A signal ends it too: the caller looks again.
+/// Waits for an event, at most one interval.
+///
+/// A signal also ends the wait, and the caller checks again.
 fn wait_for(connection: &OwnedFd, event: PollFlags) -> bool {
     let most = Timespec { tv_sec: 0, tv_nsec: i64::from(WAIT_INTERVAL.subsec_nanos()) };
     poll(&mut [PollFd::new(connection, event)], Some(&most)).is_ok_and(|ready| ready > 0)
@@ -89,15 +95,17 @@ pub(super) fn send(connection: OwnedFd, memory: &MemoryFile) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     control.push(SendAncillaryMessage::ScmRights(&descriptors));
-    // One that is gone already is no matter. The message is shorter than any buffer: this waits for nobody.
+    // A closed connection does not matter. The message is shorter than any buffer, so this never blocks.
     let _ = sendmsg(&connection, &[IoSlice::new(&message)], &mut control, SendFlags::NOSIGNAL);
 }
 
-/// The memory that the member at the other end has; None if it has said nothing.
+/// Receives the memory from the member at the other end.
+///
+/// Returns `None` if the member has sent nothing.
 ///
 /// # Errors
 ///
-/// If it sends something else.
+/// If the member sends something else.
 pub(super) fn receive(connection: &OwnedFd, bytes: u64) -> Result<Option<MemoryFile>> {
     let mut message = [0; MESSAGE_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

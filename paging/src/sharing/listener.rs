@@ -1,8 +1,8 @@
 //! Listening sockets that forked children do not keep.
 //!
-//! A child that inherits one keeps its name taken after the parent's end, and answers nobody, as it has none of the parent's
-//! threads. So they are closed in the child, before fork returns there. (Programs that the process starts do not get them:
-//! `CLOEXEC`.)
+//! A child that inherits a socket keeps its name taken after the parent ends, and never answers, because it has none of the
+//! parent's threads. The sockets are therefore closed in the child, before fork returns there. (`CLOEXEC` keeps them from
+//! programs that the process starts.)
 
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Once;
@@ -13,21 +13,27 @@ use std::time::Duration;
 use rustix::io::{Errno, Result};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with};
 
-/// Descriptors of this process's listeners; `NONE` where there is none. Atomics, as a forked child must take no lock.
+/// Descriptors of this process's listeners; `NONE` in free slots.
+///
+/// Atomics, because a forked child must not take a lock.
 static OPEN_LISTENERS: [AtomicI32; 256] = [const { AtomicI32::new(NONE) }; 256];
 const NONE: RawFd = -1;
 
-/// Processes that can wait to be served. Each is served at once, but those that wait for a gate stay.
+/// Number of processes that can wait in the queue.
+///
+/// Each is served at once, but processes that wait for a gate stay in it.
 const LISTEN_BACKLOG: i32 = 1024;
 
-/// A socket that listens under a name, in the process that made it.
+/// A socket that listens under a name, in the process that created it.
 pub(super) struct Listener {
     descriptor: RawFd,
     place: &'static AtomicI32,
 }
 
 impl Listener {
-    /// Listens under a name; None if the name is taken.
+    /// Listens under a name.
+    ///
+    /// Returns `None` if the name is taken.
     pub(super) fn bind(address: &SocketAddrUnix) -> Result<Option<Self>> {
         static CLOSE_IN_CHILDREN: Once = Once::new();
         // SAFETY: the handler is a function of this library, which is never unloaded.
@@ -56,7 +62,7 @@ impl Listener {
             match accept_with(self.borrowed(), SocketFlags::CLOEXEC) {
                 Ok(connection) => answer(connection),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
-                // The process has no descriptor left for now.
+                // The process has no free descriptor at the moment.
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                     thread::sleep(Duration::from_millis(100));
                 }
@@ -65,14 +71,18 @@ impl Listener {
         }
     }
 
-    /// Answers nobody any more. The name is free when the last reference is gone.
+    /// Stops answering.
+    ///
+    /// The name is free when the last reference is dropped.
     pub(super) fn close(&self) {
         if self.is_own() {
             let _ = rustix::net::shutdown(self.borrowed(), rustix::net::Shutdown::Both);
         }
     }
 
-    /// Whether the descriptor is this listener's: in a forked child it is closed, and may be another file's by now.
+    /// Returns true if the descriptor belongs to this listener.
+    ///
+    /// In a forked child it is closed, and may already refer to another file.
     fn is_own(&self) -> bool {
         self.place.load(Ordering::Acquire) == self.descriptor
     }
@@ -96,7 +106,7 @@ extern "C" fn close_in_child() {
     for place in &OPEN_LISTENERS {
         let descriptor = place.swap(NONE, Ordering::AcqRel);
         if descriptor != NONE {
-            // SAFETY: a listener's descriptor, which the child has a copy of and nobody uses there.
+            // SAFETY: a listener's descriptor, which the child has a copy of and no code uses there.
             unsafe { libc::close(descriptor) };
         }
     }

@@ -1,4 +1,4 @@
-//! The names under which processes find each other.
+//! Names under which processes find each other.
 
 use std::fmt;
 
@@ -7,15 +7,17 @@ use rustix::process::geteuid;
 
 use crate::error::{Error, Result};
 
-/// The end of the gate's name.
+/// Last part of the gate's name.
 pub(super) const GATE: &str = "gate";
 
-/// The most processes of a host that hand out the same memory. More can share it.
+/// Largest number of processes on a host that send the same memory.
+///
+/// More processes can share it.
 pub(super) const MAX_SHARING_PROCESSES: u32 = 256;
 
 const MAX_NAME_BYTES: usize = 64;
 
-/// What the names of one memory begin with.
+/// Common prefix of the names of one memory.
 #[derive(Clone, Debug)]
 pub(super) struct Name(String);
 
@@ -27,7 +29,7 @@ impl Name {
                 "{name:?} is no name of 1 to {MAX_NAME_BYTES} letters, digits and dashes"
             )));
         }
-        // The user's number, since users do not share memory and all names of a host are in one place.
+        // The user's number is part of the name: users do not share memory, and all names of a host are in one namespace.
         Ok(Self(format!("memlab/{}/{name}", geteuid().as_raw())))
     }
 

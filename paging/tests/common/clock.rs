@@ -1,7 +1,7 @@
-//! A device whose streams are clocks: a copy takes a nanosecond per byte of simulated time, and no real time.
+//! A device whose streams are clocks: a copy takes a nanosecond of simulated time per byte, and no real time.
 //!
-//! It copies nothing, but records when each copy wrote where, so that a test can tell what a reader would have read.
-//! Streams can be captured into graphs by CUDA's rules, and graphs can be replayed.
+//! It copies nothing, but records the time and target of each copy, so that a test can compute what a reader would have
+//! read. Streams can be captured into graphs by CUDA's rules, and graphs can be replayed.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,7 +17,9 @@ pub struct Clock(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    /// The end of the host's last wait: work submitted after it starts no earlier.
+    /// End of the host's last wait.
+    ///
+    /// Work submitted later starts no earlier.
     host: u64,
     streams: HashMap<u64, u64>,
     events: HashMap<u64, u64>,
@@ -48,9 +50,9 @@ struct Capture {
     id: u64,
     graph: Graph,
     is_broken: bool,
-    /// Streams in the capture, and how much of the work that ends their part the origin waits for.
+    /// Streams in the capture, and the amount of their work that the origin waits for.
     members: HashMap<u64, usize>,
-    /// Where events were recorded: stream and index in the work.
+    /// Stream and index in the work at which each event was recorded.
     events: HashMap<u64, (u64, usize)>,
 }
 
@@ -59,7 +61,7 @@ impl Capture {
         self.members.contains_key(&stream)
     }
 
-    /// Whether the stream has work after what others wait for.
+    /// Returns true if the stream has work after the point that others wait for.
     fn is_unjoined(&self, stream: u64, joined: usize) -> bool {
         let last = self.graph.work.iter().rposition(|(on, work)| *on == stream && !matches!(work, Work::Record(_)));
         stream != self.graph.origin && last.is_some_and(|last| last >= joined)
@@ -70,7 +72,7 @@ fn forbidden<T>(what: &str) -> Result<T> {
     Err(Error::Failed(format!("a capture forbids {what}")))
 }
 
-/// Bytes `from..` of the arena were written to `to..` of the device.
+/// A copy of bytes `from..` of the arena to `to..` of the device.
 #[derive(Clone, Copy, Debug)]
 pub struct Copied {
     pub transfer: Transfer,
@@ -78,7 +80,7 @@ pub struct Copied {
     pub end: u64,
 }
 
-/// A stream read `bytes` at device address `at`, which must be those at `of` in the arena.
+/// A read by a stream of `bytes` at device address `at`, which must equal those at `of` in the arena.
 #[derive(Clone, Copy, Debug)]
 pub struct Read {
     pub at: u64,
@@ -89,7 +91,7 @@ pub struct Read {
 }
 
 impl Read {
-    /// Its parts, each of which one copy has written.
+    /// Splits the read into parts that one copy has written.
     fn grains(&self) -> impl Iterator<Item = Self> {
         let part =
             |done: u64| Self { at: self.at + done, of: self.of + done, bytes: GRAIN.min(self.bytes - done), ..*self };
@@ -97,7 +99,9 @@ impl Read {
     }
 }
 
-/// The first copy stream; lower numbers are readers.
+/// First copy stream.
+///
+/// Lower numbers are readers.
 const FIRST_COPIES: u64 = 1 << 32;
 
 impl Inner {
@@ -111,7 +115,9 @@ impl Inner {
 }
 
 impl Clock {
-    /// Computes for `ns` on `stream`, reading ranges (device address, arena address, bytes); returns start and end.
+    /// Computes for `ns` on `stream`, reading ranges (device address, arena address, bytes).
+    ///
+    /// Returns start and end.
     pub fn compute(&self, stream: Stream, ns: u64, ranges: &[(u64, u64, u64)]) -> (u64, u64) {
         let mut inner = self.0.lock();
         if let Some(capture) = inner.captures.iter_mut().find(|capture| capture.has(stream.0)) {
@@ -136,13 +142,15 @@ impl Clock {
         });
     }
 
-    /// Like a call that a capture forbids.
+    /// Acts like a call that a capture forbids.
     pub fn break_capture(&self, stream: Stream) {
         let mut inner = self.0.lock();
         inner.captures.iter_mut().find(|capture| capture.has(stream.0)).unwrap().is_broken = true;
     }
 
-    /// An error if the capture is invalid or a stream was not joined.
+    /// Ends a capture.
+    ///
+    /// Returns an error if the capture is invalid or a stream was not joined.
     pub fn end_capture(&self, stream: Stream) -> Result<Graph> {
         let mut inner = self.0.lock();
         let index = inner.captures.iter().position(|capture| capture.graph.origin == stream.0).unwrap();

@@ -1,4 +1,4 @@
-//! Helpers for the tests of the pipeline.
+//! Helpers for the pipeline tests.
 #![allow(dead_code)]
 
 pub mod clock;
@@ -7,7 +7,9 @@ pub mod model;
 use memlab_paging::pipeline::no_lock_held;
 use memlab_paging::{Result, Session, Stream};
 
-/// Enters with no lock held; returns the released and the acquired units.
+/// Enters without holding a lock.
+///
+/// Returns the released and the acquired units.
 pub fn enter(session: &mut Session, key: i64, stream: Stream) -> Result<Option<(Vec<u32>, Vec<u32>)>> {
     let change = session.enter(key, stream, &mut no_lock_held)?;
     Ok(change.map(|change| (change.released.to_vec(), change.acquired.to_vec())))

@@ -1,4 +1,4 @@
-//! Random models: units, their places, and the order in which they are needed.
+//! Random models: units, their places, and the order of use.
 
 use memlab_paging::{ByteRange, Configuration, WeightRange};
 use proptest::prelude::*;
@@ -13,11 +13,13 @@ pub struct Model {
     /// Offset in the ring, or `None` for a resident unit.
     pub places: Vec<Option<u64>>,
     pub ring_bytes: u64,
-    /// Units per point; the key of a point is that of its index here.
+    /// Units per point.
+    ///
+    /// The key of a point is at its index in `keys`.
     pub points: Vec<Vec<u32>>,
     pub keys: Vec<i64>,
     pub lookahead: Option<usize>,
-    /// One or two grains: units are copied in pieces; or more than any unit has.
+    /// One or two grains, so that units are copied in pieces, or more than any unit has.
     pub least_piece: u64,
     /// Compute per point, in nanoseconds.
     pub compute: Vec<u64>,
@@ -32,7 +34,7 @@ impl Model {
         self.bytes[..unit as usize].iter().sum()
     }
 
-    /// The unit's offset on the device: the ring first, then the resident units.
+    /// Offset of the unit on the device: the ring first, then the resident units.
     pub fn device_offset(&self, unit: u32) -> u64 {
         self.places[unit as usize].unwrap_or_else(|| self.ring_bytes + self.arena_offset(unit))
     }
@@ -49,7 +51,9 @@ impl Model {
         }
     }
 
-    /// For device memory that begins at `device`. Each unit has two ranges.
+    /// Configuration for device memory that starts at `device`.
+    ///
+    /// Each unit has two ranges.
     pub fn configuration(&self, device: u64) -> Configuration {
         let unit = |unit: u32| {
             let (bytes, half) = (self.bytes[unit as usize], self.bytes[unit as usize] / 2);
@@ -78,8 +82,7 @@ impl Model {
     }
 }
 
-/// Units of a few sizes anywhere in a ring that holds at least the largest, and points that need up to three disjoint
-/// ones.
+/// Units of a few sizes anywhere in a ring that holds at least the largest, and points that need up to three disjoint units.
 pub fn models() -> impl Strategy<Value = Model> {
     (1usize..9, 0u64..12).prop_flat_map(|(count, spare)| {
         let bytes = prop::collection::vec((1u64..6).prop_map(|grains| grains * GRAIN), count);
@@ -117,7 +120,9 @@ pub fn models() -> impl Strategy<Value = Model> {
     })
 }
 
-/// The same with unique keys, as required for forwards in order. Units are copied whole or grain by grain.
+/// The same models with unique keys, as required for forwards in order.
+///
+/// Units are copied whole or grain by grain.
 pub fn models_in_order() -> impl Strategy<Value = Model> {
     models().prop_map(|mut model| {
         model.keys = (0..model.points.len() as i64).collect();

@@ -1,31 +1,33 @@
-//! A simulation of the pipeline's rules, nanosecond by nanosecond on a ring of bytes: slow, and written from the rules
-//! alone.
+//! A simulation of the pipeline's rules, nanosecond by nanosecond on a ring of bytes.
+//!
+//! It is slow, and written from the rules only.
 
 use memlab_paging::ByteRange;
 use memlab_paging::plan::{Bus, Point, PointTime};
 
-/// Short times, so that a forward has few nanoseconds: 512 bytes take 4.
+/// Bus with short times, so that a forward has few nanoseconds: 512 bytes take 4.
 pub const BUS: Bus = Bus { bytes_per_second: 128e9, copy_overhead_ns: 0, least_piece: u64::MAX };
 const BLOCK: u64 = 512;
 
 struct Reference<'a> {
     points: &'a [Point],
     placements: &'a [Option<ByteRange>],
-    /// The unit in each block of the ring.
+    /// Unit in each block of the ring.
     ring: Vec<Option<usize>>,
-    /// The unit that is copied.
+    /// Unit that is copied.
     copied: Option<usize>,
-    /// Which of its blocks are being copied, and the end of that.
+    /// Blocks that are being copied, and the end of that copy.
     copying: Option<(Vec<usize>, u64)>,
-    /// Blocks are copied one by one, each as soon as it is free.
+    /// True if blocks are copied one by one, each as soon as it is free.
     in_pieces: bool,
-    /// The forward and the point that is computed or waited for.
+    /// The forward and the point being computed or waited for.
     at: (usize, usize),
-    /// The end of its compute, once it has started.
+    /// End of its compute, once it has started.
     computing: Option<u64>,
 }
 
-/// When each point's compute started and ended in the last two of `forwards`, since the end of the forward before.
+/// Returns the start and end of each point's compute in the last two of `forwards`, relative to the end of the previous
+/// forward.
 pub fn last_forwards(
     unit_bytes: &[u64],
     points: &[Point],
@@ -41,7 +43,7 @@ pub fn last_forwards(
     let mut times = vec![Vec::new(); forwards];
     let mut now = 0;
     while reference.at.0 < forwards {
-        // An end at this time lets other work start, and work of no duration ends at once.
+        // An end at this time lets other work start, and work without duration ends at once.
         while reference.step(now, unit_bytes, bus, &mut times) {}
         now += 1;
     }
@@ -81,7 +83,7 @@ impl Reference<'_> {
         {
             let bytes = if self.in_pieces { BLOCK } else { unit_bytes[unit] };
             if self.copied.replace(unit).is_none() {
-                // What is left of it from before is copied again.
+                // Remains of its earlier copy are copied again.
                 self.ring.iter_mut().filter(|owner| **owner == Some(unit)).for_each(|owner| *owner = None);
             }
             blocks.iter().for_each(|&block| self.ring[block] = None);
@@ -100,8 +102,9 @@ impl Reference<'_> {
         self.ring[self.blocks(unit)].iter().all(|&owner| owner == Some(unit))
     }
 
-    /// In the order of need: the first unit that is not loaded, with the blocks to copy of it, unless these have a unit that is
-    /// needed sooner.
+    /// Returns the first unit, in the order of need, that is not loaded, with its blocks to copy.
+    ///
+    /// Returns `None` if these blocks contain a unit needed sooner.
     fn next_copy(&self) -> Option<(usize, Vec<usize>)> {
         let mut sooner = vec![false; self.ring.len()];
         for ahead in 0..=self.points.len() {

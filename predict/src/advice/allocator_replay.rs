@@ -35,7 +35,7 @@ impl AllocatorReplay {
         if replayed.reserved.abs_diff(recorded) > recorded / 100 * RESERVED_TOLERANCE_PERCENT {
             let [reserved, recorded] = [replayed.reserved, recorded].map(size);
             return Some(Err(format!(
-                "carried out again, the run reserves {reserved} rather than {recorded}: not to be told"
+                "the replayed run reserves {reserved} instead of {recorded}: too inaccurate for advice"
             )));
         }
         Some(Ok(replayed))

@@ -81,8 +81,8 @@ impl fmt::Display for OutOfMemory {
         let OutOfMemory { size, segment, allocated, reserved } = self;
         write!(
             f,
-            "out of memory: {size} bytes were asked for, which takes a segment of {segment}, while {allocated} bytes were \
-             allocated and {reserved} reserved"
+            "out of memory: a request of {size} bytes needs a segment of {segment}, with {allocated} bytes allocated and \
+             {reserved} reserved"
         )
     }
 }

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_what_is_taken() {
+    fn errors_show_valid_settings() {
         assert_eq!(message("max_split_size_mb:7"), "max_split_size_mb takes a number of MiB, at least 20, not '7'");
         assert_eq!(message("expandable_segments:yes"), "expandable_segments takes True or False, not 'yes'");
         assert_eq!(

@@ -47,12 +47,12 @@ pub enum FamilyError {
 impl fmt::Display for FamilyError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            Self::TooFew => f.write_str("recordings at two batches are needed"),
-            Self::SameBatch(batch) => write!(f, "both recordings are of batch {batch}: two different ones are needed"),
+            Self::TooFew => f.write_str("recordings at two batch sizes are needed"),
+            Self::SameBatch(batch) => write!(f, "both recordings are at batch {batch}: use two batch sizes"),
             Self::TooDifferent { unmatched, of } => write!(
                 f,
-                "the two recordings differ too much: {unmatched} of {of} allocations of the one have no counterpart in the other. \
-                 Are they the same program, with the same options apart from the batch?"
+                "the two recordings differ too much: {unmatched} of {of} allocations of one recording have no counterpart \
+                 in the other. Are they the same program, with the same options apart from the batch?"
             ),
         }
     }

@@ -187,17 +187,15 @@ impl fmt::Display for RecordingError {
         match self {
             Self::Read(error) => error.fmt(f),
             Self::NoAllocations => {
-                f.write_str("PyTorch's allocator was asked for nothing: the program did not use a GPU")
+                f.write_str("PyTorch's allocator received no requests: the program did not use a GPU")
             }
             Self::OutsideOfPyTorch => f.write_str(
-                "PyTorch's allocator was asked for nothing: this program allocated GPU memory by other means",
+                "PyTorch's allocator received no requests: this program allocated GPU memory by other means",
             ),
             Self::FirstRequestFailed => f.write_str(
-                "the first allocation ran out of memory, so PyTorch holds nothing that could be saved: memlab report shows the cause",
+                "the first allocation ran out of memory, so no saving is possible: `memlab report` shows the cause",
             ),
-            Self::Incomplete => {
-                f.write_str("events are missing in the trace, so it cannot be planned with: record a shorter run")
-            }
+            Self::Incomplete => f.write_str("the trace misses events, so it cannot be replayed: record a shorter run"),
             Self::TooLong => f.write_str("the trace is too long: `memlab advise` reads traces of any length"),
         }
     }

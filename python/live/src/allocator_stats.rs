@@ -1,15 +1,15 @@
-//! The counters of PyTorch's caching allocator, computed from events.
+//! Counters of PyTorch's caching allocator, computed from events.
 
 use hashbrown::HashMap;
 use memlab_trace::Model;
 use memlab_trace::record::{DriverAlloc, DriverKind, Flags, Record};
 
-/// The number of statistics: `allocation`, `allocated_bytes`, `segment`, `reserved_bytes`.
+/// Number of statistics: `allocation`, `allocated_bytes`, `segment`, `reserved_bytes`.
 pub const COUNTERS: usize = 4;
 /// `all`, `large_pool`, `small_pool`.
 pub const POOLS: usize = 3;
 
-/// The largest block of the small pool, and the size of its segments: `kSmallSize` and `kSmallBuffer` of PyTorch's allocator.
+/// Largest block of the small pool, and size of its segments: `kSmallSize` and `kSmallBuffer` of PyTorch's allocator.
 const SMALL_BLOCK: u64 = 1 << 20;
 const SMALL_SEGMENT: u64 = 2 << 20;
 
@@ -19,10 +19,10 @@ const SEGMENTS: usize = 2;
 /// Values of all statistics in all pools.
 pub type Counters = [[u64; POOLS]; COUNTERS];
 
-/// The statistics of one device.
+/// Statistics of one device.
 #[derive(Clone, Debug, Default)]
 pub struct AllocatorStats {
-    /// Now.
+    /// Current values.
     pub current: Counters,
     /// Increases so far.
     pub allocated: Counters,
@@ -32,7 +32,9 @@ pub struct AllocatorStats {
 }
 
 impl AllocatorStats {
-    /// The statistics at a state whose earlier events are not known: what is held counts as allocated.
+    /// Statistics at a state whose earlier events are unknown.
+    ///
+    /// Memory in use counts as allocated.
     pub(crate) fn of(model: &Model, device: i32) -> Self {
         let mut stats = Self::default();
         for block in model.blocks(device) {
@@ -45,7 +47,9 @@ impl AllocatorStats {
         stats
     }
 
-    /// Counts a record of this device, which `model` has already applied. Returns whether anything became more.
+    /// Counts a record of this device that `model` has already applied.
+    ///
+    /// Returns true if a statistic increased.
     pub(crate) fn take(&mut self, record: &Record<'_>, model: &Model) -> bool {
         match record {
             Record::Alloc(event) => self.raise(BLOCKS, event.bytes, SMALL_BLOCK),
@@ -102,7 +106,7 @@ fn pool(bytes: u64, small: u64) -> usize {
     if bytes <= small { 2 } else { 1 }
 }
 
-/// The device of a record that changes the statistics.
+/// Returns the device of a record that changes the statistics.
 pub(crate) fn device_of(record: &Record<'_>) -> Option<i32> {
     match record {
         Record::Alloc(event) => Some(event.device),

@@ -1,4 +1,4 @@
-//! The books: the state of the process, and whatever is fed with the same records.
+//! The live books: the state of the process, and its watches and line profiles, all fed with the same records.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::line_profile::{Function, LineProfile};
 use crate::mark::Mark;
 use crate::watch::Watch;
 
-/// The lines are of a newer memlab than this.
+/// Error for lines that a newer memlab wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrongVersion(pub u32);
 
@@ -27,14 +27,16 @@ impl fmt::Display for WrongVersion {
     }
 }
 
-/// A frame as it was first defined: later definitions give cells of notebooks their names.
+/// A frame as it was first defined.
+///
+/// Later definitions name the cells of notebooks.
 struct FirstFrame {
     file: Arc<str>,
     line: u32,
     function: Arc<str>,
 }
 
-/// The live books.
+/// The live books of a process.
 #[derive(Default)]
 pub struct Books {
     model: Model,
@@ -48,22 +50,24 @@ pub struct Books {
 }
 
 impl Books {
-    /// The state now.
+    /// Current state.
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// Why the lines could not be read, if they could not.
+    /// Version error, if the lines could not be read.
     pub fn error(&self) -> Option<&WrongVersion> {
         self.version_error.as_ref()
     }
 
-    /// Begins the peaks of a device (`None`: of all) again.
+    /// Resets the peaks of a device, or of all devices with `None`.
     pub fn reset_peaks(&mut self, device: Option<i32>) {
         self.model.reset_peaks(device);
     }
 
-    /// Takes whole lines of the recording, the first of them at `position`.
+    /// Reads whole lines of the recording.
+    ///
+    /// The first line is at `position`.
     pub fn take(&mut self, lines: &[u8], position: u64) {
         let mut at = 0;
         while let Some(length) = memchr::memchr(b'\n', &lines[at..]) {
@@ -75,7 +79,7 @@ impl Books {
         }
     }
 
-    /// All lines before `position` have been taken: moments up to there have passed.
+    /// Passes all marks up to `position`, because the lines before it have been read.
     pub fn pass_marks(&mut self, position: u64) {
         while self.marks.front().is_some_and(|mark| mark.position <= position) {
             let Some(mark) = self.marks.pop_front() else { return };
@@ -85,18 +89,21 @@ impl Books {
         }
     }
 
-    /// Adds a moment; they come in the order of their positions.
+    /// Adds a mark.
+    ///
+    /// Marks arrive in the order of their positions.
     pub fn mark(&mut self, mark: Mark) {
         self.marks.push_back(mark);
     }
 
-    /// How many moments wait for the lines before them.
+    /// Number of marks that wait for the lines before them.
     pub fn waiting_marks(&self) -> usize {
         self.marks.len()
     }
 
-    /// The recording begins again: with another process, or because lines were missed. What is read now holds the whole
-    /// state.
+    /// Starts the recording again, with another process or after missed lines.
+    ///
+    /// The next lines contain the whole state.
     pub fn restart(&mut self) {
         self.model = Model::new();
         self.stats.clear();
@@ -137,7 +144,7 @@ impl Books {
         let stats = match self.stats.entry(device) {
             hashbrown::hash_map::Entry::Occupied(entry) => entry.into_mut(),
             hashbrown::hash_map::Entry::Vacant(entry) => {
-                // The first record of the device, or the first after a state: the state has this one in it already.
+                // The first record of the device, or the first one after a state. The state already includes this record.
                 let stats = entry.insert(AllocatorStats::of(model, device));
                 for profile in self.profiles.values_mut() {
                     profile.take(&record, device, stats, true, model);
@@ -151,7 +158,7 @@ impl Books {
         }
     }
 
-    /// The text, shared with earlier equal ones.
+    /// Returns the text, shared with earlier equal ones.
     fn text(&mut self, text: &str) -> Arc<str> {
         if let Some(known) = self.texts.get(text) {
             return known.clone();
@@ -161,31 +168,35 @@ impl Books {
         text
     }
 
-    /// An id that no other books of the process give: who asks with one of earlier books finds nothing.
+    /// Returns an id that no other books of the process return.
+    ///
+    /// A lookup with an id of earlier books finds nothing.
     fn next_id() -> u64 {
         static LAST: AtomicU64 = AtomicU64::new(0);
         LAST.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Begins to watch a block of code at this time of day; returns the id of the watch.
+    /// Starts watching a block of code at this time of day.
+    ///
+    /// Returns the id of the watch.
     pub fn begin_watch(&mut self, unix_ns: u64) -> u64 {
         let id = Self::next_id();
         self.watches.insert(id, Watch::begin(&self.model, self.time_at(unix_ns)));
         id
     }
 
-    /// The time of the recording at a time of day: not before its last event.
+    /// Converts a time of day to a time of the recording, no earlier than the last event.
     pub fn time_at(&self, unix_ns: u64) -> u64 {
         let start = self.model.header().map_or(unix_ns, |header| header.start_unix_ns);
         unix_ns.saturating_sub(start).max(self.model.time())
     }
 
-    /// A watch.
+    /// Returns a watch.
     pub fn watch(&self, id: u64) -> Option<&Watch> {
         self.watches.get(&id)
     }
 
-    /// The block of a watch has ended, at this time of day.
+    /// Ends the block of a watch at this time of day.
     pub fn end_watch(&mut self, id: u64, unix_ns: u64) {
         let now = self.time_at(unix_ns);
         if let Some(watch) = self.watches.get_mut(&id) {
@@ -194,35 +205,39 @@ impl Books {
         }
     }
 
-    /// Forgets a watch.
+    /// Removes a watch.
     pub fn drop_watch(&mut self, id: u64) {
         self.watches.remove(&id);
     }
 
-    /// Adds an empty line profile; returns its id.
+    /// Adds an empty line profile.
+    ///
+    /// Returns its id.
     pub fn add_profile(&mut self) -> u64 {
         let id = Self::next_id();
         self.profiles.insert(id, LineProfile::default());
         id
     }
 
-    /// A line profile.
+    /// Returns a line profile.
     pub fn profile(&self, id: u64) -> Option<&LineProfile> {
         self.profiles.get(&id)
     }
 
-    /// A line profile, to clear it.
+    /// Returns a line profile that can be cleared.
     pub fn profile_mut(&mut self, id: u64) -> Option<&mut LineProfile> {
         self.profiles.get_mut(&id)
     }
 
-    /// Adds a function to a profile; returns its index there.
+    /// Adds a function to a profile.
+    ///
+    /// Returns its index there.
     pub fn add_function(&mut self, profile: u64, function: Function) -> Option<u32> {
         let known = self.frames.iter().map(|(id, frame)| (*id, &frame.file, frame.line, &frame.function));
         Some(self.profiles.get_mut(&profile)?.add(function, known))
     }
 
-    /// Forgets a profile.
+    /// Removes a profile.
     pub fn drop_profile(&mut self, id: u64) {
         self.profiles.remove(&id);
     }

@@ -1,10 +1,10 @@
-//! The live books of a recorded process: what its memory is now, inside the process, from the lines that it records.
+//! The live books of a recorded process: its current memory, computed inside the process from the lines that it records.
 //!
-//! The sums are those of [`memlab_trace::Model`], which the viewer uses too, so no figure has two definitions. This crate knows
-//! nothing of Python and of how the lines are read.
+//! The sums are those of [`memlab_trace::Model`], which the viewer uses too, so each figure has one definition. This crate
+//! does not depend on Python or on the way the lines are read.
 //!
-//! - [`Books`]: the state now; watches and line profiles, which are fed with the same records.
-//! - [`Watch`]: the peak of a block of code, and what was held when it began.
+//! - [`Books`]: the current state, with watches and line profiles that are fed with the same records.
+//! - [`Watch`]: the peak of a block of code, and the memory in use at its start.
 //! - [`LineProfile`]: figures by line of chosen functions.
 //!
 //! # Layers

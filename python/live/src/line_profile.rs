@@ -1,9 +1,11 @@
 //! Figures by line of profiled functions.
 //!
-//! Two sources. *Marks* say when a profiled function begins a line: between two marks of a frame, the line runs, and the
-//! most that PyTorch's counters reached meanwhile, on whatever thread, is the line's peak. *Stacks* of allocations say which
-//! lines an allocation belongs to: on any thread, in backward (which has the stack of the forward operation), and in
-//! recursion, where a line that is in a stack twice is counted once.
+//! The figures have two sources:
+//!
+//! - *Marks* record the moment when a profiled function begins a line. The line runs between two marks of a frame. Its peak is
+//!   the highest value of PyTorch's counters during that time, on any thread.
+//! - *Stacks* of allocations name the lines that an allocation belongs to: on any thread, in backward (with the stack of the
+//!   forward operation), and in recursion. A line that occurs twice in a stack is counted once.
 
 use std::sync::Arc;
 
@@ -17,38 +19,38 @@ use crate::mark::{Moment, Sample};
 /// A profiled function.
 #[derive(Clone, Debug)]
 pub struct Function {
-    /// The names under which frames of its file may be recorded.
+    /// Names under which frames of its file may be recorded.
     pub files: Vec<Arc<str>>,
-    /// The names under which it may be recorded.
+    /// Names under which the function may be recorded.
     pub names: Vec<Arc<str>>,
-    /// Its first and last line.
+    /// First and last line.
     pub lines: (u32, u32),
 }
 
-/// The figures of one line on one device.
+/// Figures of one line on one device.
 #[derive(Clone, Debug, Default)]
 pub struct LineFigures {
-    /// How often it ran.
+    /// Number of executions.
     pub hits: u64,
-    /// The most at the end of an execution.
+    /// Highest values at the end of an execution.
     pub current: Counters,
-    /// The most during an execution.
+    /// Highest values during an execution.
     pub peak: Counters,
-    /// The most at the end of an execution that PyTorch had allocated since the program began.
+    /// Highest total, at the end of an execution, of PyTorch's allocations since the program started.
     pub allocated: Counters,
-    /// The same of what it had freed.
+    /// Highest total, at the end of an execution, of PyTorch's frees since the program started.
     pub freed: Counters,
-    /// The most that an execution had more allocated than at its beginning.
+    /// Largest growth of allocated bytes during an execution, above its start.
     pub peak_growth: u64,
-    /// Bytes allocated by the line, in it or below it.
+    /// Bytes allocated by the line, in it or in functions that it calls.
     pub line_allocated: u64,
-    /// How many blocks they were.
+    /// Number of those blocks.
     pub line_allocations: u64,
     /// Part of `line_allocated` that has been freed, anywhere.
     pub line_freed: u64,
     /// Part of `line_allocated` that backward allocated for the line's operations.
     pub line_backward: u64,
-    /// PyTorch's own counters at the ends of executions at which they were asked for: the most of each.
+    /// Highest values of PyTorch's own counters at the ends of the executions that sampled them.
     pub sample: Option<Sample>,
 }
 
@@ -63,32 +65,34 @@ struct OpenLine {
     sample_at_start: Option<Box<Sample>>,
 }
 
-/// What belongs to a block that the profile counted.
+/// A block that the profile counted, with its lines.
 struct CountedBlock {
     lines: Arc<[Key]>,
     bytes: u64,
 }
 
-/// Function, line, device.
+/// Function, line and device.
 type Key = (u32, u32, i32);
 
-/// A profile of some functions.
+/// Line profile of some functions.
 #[derive(Default)]
 pub struct LineProfile {
-    /// The functions.
+    /// Profiled functions.
     pub functions: Vec<Function>,
     figures: HashMap<Key, LineFigures>,
     open: HashMap<u64, Vec<OpenLine>>,
     is_enabled: bool,
-    /// By frame of the trace: function and line.
+    /// Function and line of each frame of the trace.
     frames: HashMap<u32, (u32, u32)>,
-    /// By stack and device.
+    /// Lines of each stack, by stack and device.
     stacks: HashMap<(u32, i32), Arc<[Key]>>,
     blocks: HashMap<(i32, u64), CountedBlock>,
 }
 
 impl LineProfile {
-    /// Adds a function; `known`: the frames that are defined already.
+    /// Adds a function.
+    ///
+    /// `known` contains the frames that are already defined.
     pub(crate) fn add<'f>(
         &mut self,
         function: Function,
@@ -102,18 +106,18 @@ impl LineProfile {
         (self.functions.len() - 1) as u32
     }
 
-    /// Forgets all figures, but not the functions.
+    /// Clears all figures, but keeps the functions.
     pub fn clear(&mut self) {
         self.figures.clear();
         self.blocks.clear();
     }
 
-    /// The figures of the lines that ran or allocated: function, line, device, figures.
+    /// Figures of the lines that ran or allocated: function, line, device, figures.
     pub fn figures(&self) -> impl Iterator<Item = (u32, u32, i32, &LineFigures)> {
         self.figures.iter().map(|((function, line, device), figures)| (*function, *line, *device, figures))
     }
 
-    /// A frame was defined.
+    /// Matches a newly defined frame with the functions.
     pub(crate) fn define(&mut self, frame: u32, file: &str, line: u32, name: &str) {
         let is_of = |function: &Function| {
             (function.lines.0..=function.lines.1).contains(&line)
@@ -125,7 +129,9 @@ impl LineProfile {
         }
     }
 
-    /// A record was applied to `model` and counted by its device's `stats`. `rose`: some of these became more.
+    /// Counts a record that `model` and `stats`, the statistics of its device, have already applied.
+    ///
+    /// `rose` is true if a statistic increased.
     pub(crate) fn take(&mut self, record: &Record<'_>, device: i32, stats: &AllocatorStats, rose: bool, model: &Model) {
         if rose {
             for line in self.open.values_mut().flatten().filter(|line| line.device == device) {
@@ -172,7 +178,7 @@ impl LineProfile {
         }
     }
 
-    /// The lines of the profile that are in a stack.
+    /// Returns the lines of the profile that occur in a stack.
     fn lines_of(&mut self, stack: u32, device: i32, model: &Model) -> Arc<[Key]> {
         if let Some(lines) = self.stacks.get(&(stack, device)) {
             return lines.clone();
@@ -185,7 +191,9 @@ impl LineProfile {
         lines
     }
 
-    /// Something happened in the program. `stats`: of all devices.
+    /// Processes a moment.
+    ///
+    /// `stats` contains the statistics of all devices.
     pub(crate) fn moment(&mut self, moment: Moment, stats: &HashMap<i32, AllocatorStats>) {
         match moment {
             Moment::Enabled => self.is_enabled = true,
@@ -215,7 +223,7 @@ impl LineProfile {
         }
     }
 
-    /// The line that a frame is in ends, and those of frames that it called and that were left unseen.
+    /// Ends the line that a frame is in, and the lines of frames that it called and whose ends were not seen.
     fn leave(&mut self, thread: u64, frame: u64, sample: Option<&Sample>, stats: &HashMap<i32, AllocatorStats>) {
         let Some(lines) = self.open.get(&thread) else { return };
         if let Some(at) = lines.iter().rposition(|line| line.frame == frame) {
@@ -240,7 +248,7 @@ impl LineProfile {
                 let most = figures.sample.get_or_insert_with(|| vec![[0; 4]; end.len()]);
                 for ((most, start), end) in most.iter_mut().zip(&**start).zip(end) {
                     let [current, peak, allocated, freed] = *end;
-                    // The peak of the whole program, if it was reached in this line.
+                    // Peak of the whole program, if it was reached in this line.
                     let peak = if peak > start[1] { peak } else { current.max(start[0]) };
                     for (most, value) in most.iter_mut().zip([current, peak, allocated, freed]) {
                         *most = (*most).max(value);

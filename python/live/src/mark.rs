@@ -1,39 +1,45 @@
-//! Moments in the program between records.
+//! Moments of the program between two records.
 
-/// Counters that only PyTorch knows, in the order in which the caller gives them: current, peak, allocated, freed of each.
+/// Counters that only PyTorch knows, in the caller's order: current, peak, allocated and freed of each.
 pub type Sample = Vec<[u64; 4]>;
 
 /// A moment, ordered with the lines of the recording by its position.
 #[derive(Clone, Debug)]
 pub struct Mark {
-    /// The lines before this position were recorded before the moment.
+    /// Position in the recording.
+    ///
+    /// Lines before it were recorded before the moment.
     pub position: u64,
-    /// The line profile that it is for.
+    /// Line profile that the mark belongs to.
     pub profile: u64,
-    /// What happened.
+    /// Event at this moment.
     pub moment: Moment,
 }
 
-/// What happened at a moment.
+/// Event at a moment.
 #[derive(Clone, Debug)]
 pub enum Moment {
-    /// The profile counts from now on.
+    /// The profile starts counting.
     Enabled,
-    /// The profile no longer counts.
+    /// The profile stops counting.
     Disabled,
-    /// A profiled function begins a line, its first one (the `def` line) when it is called; the line before ends.
+    /// A profiled function begins a line, and the previous line ends.
+    ///
+    /// The first line of a call is the `def` line.
     Line {
-        /// The thread, by any id.
+        /// Id of the thread.
         thread: u64,
-        /// The frame, by any id that no other open frame has.
+        /// Id of the frame.
+        ///
+        /// No other open frame has it.
         frame: u64,
         /// Index of the function.
         function: u32,
-        /// The line.
+        /// Line number.
         line: u32,
-        /// The device that is profiled now.
+        /// Device that is profiled now.
         device: i32,
-        /// PyTorch's own counters at this moment, if they were asked for.
+        /// PyTorch's own counters at this moment, if they were sampled.
         sample: Option<Box<Sample>>,
     },
     /// A profiled frame returned, yielded or was left by an exception.

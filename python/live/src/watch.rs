@@ -1,4 +1,4 @@
-//! A watched block of code: a second state, whose peaks begin with the block.
+//! A watched block of code: a second state, whose peaks start with the block.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -6,36 +6,38 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use memlab_trace::{LayerView, Line, LineView, Model, Record};
 
-/// What a line did in a watched block.
+/// Memory of a line in a watched block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WatchedLine {
-    /// What it holds at the end of the block, and held at its peak.
+    /// Bytes that it holds at the end of the block, and held at its peak.
     pub now: LineView,
     /// Bytes that it held when the block began.
     pub at_start: u64,
     /// Bytes that it allocated in the block.
     pub allocated: u64,
-    /// Those of them that are live at its end.
+    /// Allocated bytes that are live at the end of the block.
     pub kept: u64,
 }
 
 /// A watched block of code.
 pub struct Watch {
-    /// The state, with peaks since the block began.
+    /// State, with peaks since the block began.
     pub model: Model,
     at_start: HashMap<i32, Start>,
     started: u64,
-    /// When the block began, in nanoseconds since the recording did.
+    /// Start of the block, in nanoseconds since the start of the recording.
     pub began: u64,
-    /// When it ended; `None`: it goes on.
+    /// End of the block; `None` while it runs.
     pub ended: Option<u64>,
-    /// Whether the block has ended: the state stays as it was then, but for names that come later.
+    /// True if the block has ended.
+    ///
+    /// The state is then frozen, except for names that arrive later.
     pub is_over: bool,
-    /// Records were missing meanwhile.
+    /// True if records were missed during the block.
     pub has_gap: bool,
 }
 
-/// A device when the block began.
+/// State of a device when the block began.
 struct Start {
     allocated: u64,
     lines: Vec<LineView>,
@@ -43,7 +45,7 @@ struct Start {
 }
 
 impl Watch {
-    /// A block that begins at `now`, which may be long after the last event.
+    /// Starts a block at `now`, which may be long after the last event.
     pub(crate) fn begin(model: &Model, now: u64) -> Self {
         let mut model = model.clone();
         model.reset_peaks(None);
@@ -63,8 +65,9 @@ impl Watch {
         self.at_start.get(&device).map_or(0, |start| start.allocated)
     }
 
-    /// What every line did on a device, the largest at the peak first. At start, at the peak and at the end they sum to what
-    /// was allocated then.
+    /// Returns the memory of every line on a device, the largest at the peak first.
+    ///
+    /// The lines sum to the allocated bytes at the start, at the peak and at the end.
     pub fn lines(&self, device: i32) -> Vec<WatchedLine> {
         let mut kept: HashMap<Option<Arc<Line>>, u64> = HashMap::new();
         for block in self.model.blocks(device).iter().filter(|block| block.time > self.started) {
@@ -86,8 +89,9 @@ impl Watch {
         lines
     }
 
-    /// What every layer holds on a device at the end and at the peak, with the bytes that it held at the start; the largest
-    /// at the peak first.
+    /// Returns the bytes of every layer on a device at the end and at the peak, with its bytes at the start.
+    ///
+    /// The largest at the peak comes first.
     pub fn layers(&self, device: i32) -> Vec<(LayerView, u64)> {
         let before = self.at_start.get(&device).map(|start| start.layers.as_slice()).unwrap_or_default();
         let mut layers: Vec<(LayerView, u64)> = self
@@ -106,7 +110,7 @@ impl Watch {
     }
 
     pub(crate) fn take(&mut self, record: &Record<'_>) {
-        // Names of what was allocated in the block are known only after it, sometimes. They are definitions: not events.
+        // Names of allocations in the block may be known only after it. They are definitions, not events.
         if !self.is_over || record.time().is_none() {
             self.model.apply(record.clone());
         }

@@ -1,4 +1,4 @@
-//! Stories of the books, told in lines of a trace, and a brute-force twin of watches and line profiles.
+//! Stories of the live books, as lines of a trace, and a brute-force twin of watches and line profiles.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -99,12 +99,12 @@ fn a_line_has_the_peak_of_what_it_called_and_nothing_of_before() {
     program.at(1, 0, 12);
     program.leaves(1);
     program.moment(Moment::Disabled);
-    // THEN each line has what was allocated while it ran
+    // THEN each line has the bytes allocated while it ran
     assert_eq!(bytes(&program.figures(0, 9)), (0, 0));
     assert_eq!(bytes(&program.figures(0, 10)), (4096, 4096));
     assert_eq!(bytes(&program.figures(0, 11)), (4096, 4096 + 8192 + 512));
     assert_eq!(bytes(&program.figures(1, 20)), (4096 + 8192, 4096 + 8192 + 512));
-    // AND what its stacks allocated and freed
+    // AND the bytes that its stacks allocated and freed
     let (caller, callee) = (program.figures(0, 11), program.figures(1, 20));
     for figures in [&caller, &callee] {
         assert_eq!((figures.line_allocated, figures.line_freed, figures.line_allocations), (8704, 8704, 2));
@@ -120,11 +120,11 @@ fn frames_that_were_left_unseen_end_with_their_caller() {
     program.at(1, 0, 11);
     program.at(2, 1, 20);
     program.alloc(1, 0x1000, 4096, 3);
-    // WHEN its caller goes on
+    // WHEN its caller continues
     program.at(1, 0, 12);
     program.alloc(2, 0x9000, 1 << 20, 4);
     program.leaves(1);
-    // THEN the called line has none of what came later
+    // THEN the called line includes none of the later allocations
     assert_eq!(bytes(&program.figures(1, 20)), (4096, 4096));
     assert_eq!(program.figures(0, 12).peak[1][0], 4096 + (1 << 20));
 }
@@ -150,7 +150,7 @@ fn marks_wait_for_the_lines_before_them() {
 
 #[test]
 fn the_names_that_a_cell_gets_later_do_not_matter() {
-    // GIVEN a frame of a notebook's cell, which the trace calls In[3] as soon as it knows that
+    // GIVEN a frame of a notebook's cell, which the trace calls In[3] once it knows the cell
     let mut books = Books::default();
     books.take(format!("{HEADER}\n").as_bytes(), 0);
     let profile = books.add_profile();
@@ -160,21 +160,21 @@ fn the_names_that_a_cell_gets_later_do_not_matter() {
     books.add_function(profile, function).unwrap();
     books.mark(Mark { position: 0, profile, moment: Moment::Enabled });
     books.take(b"{\"stack\":1,\"parent\":0,\"frame\":1}\n[\"a\",1,1,0,4096,512,1,0,0]\n", 300);
-    // THEN its allocations are the function's
+    // THEN its allocations belong to the function
     let allocated: Vec<u64> = books.profile(profile).unwrap().figures().map(|(.., line)| line.line_allocated).collect();
     assert_eq!(allocated, [512]);
 }
 
 #[test]
-fn a_watch_that_missed_lines_says_so() {
+fn a_watch_that_missed_lines_reports_it() {
     let mut program = Program::new();
     let (open, over) = (program.books.begin_watch(0), program.books.begin_watch(0));
     program.alloc(1, 0x1000, 4096, 1);
     program.books.end_watch(over, 0);
-    // WHEN events were lost THEN the open watch says so
+    // WHEN events were lost THEN the open watch has a gap
     program.line(r#"["lost",2,17]"#);
     assert!(program.books.watch(open).unwrap().has_gap && !program.books.watch(over).unwrap().has_gap);
-    // WHEN the recording begins again THEN an open watch is over, and says so
+    // WHEN the recording starts again THEN an open watch is over, and has a gap
     let open = program.books.begin_watch(0);
     program.books.restart();
     assert!(program.books.watch(open).unwrap().has_gap && program.books.watch(open).unwrap().is_over);
@@ -182,9 +182,9 @@ fn a_watch_that_missed_lines_says_so() {
 }
 
 #[test]
-fn a_watch_has_a_timeline_of_its_own() {
+fn a_watch_has_its_own_timeline() {
     const SECOND: u64 = 1_000_000_000;
-    // GIVEN a program that allocated something an hour ago
+    // GIVEN a program that allocated memory an hour ago
     let mut program = Program::new();
     program.alloc(0, 0x1000, 4096, 1);
     // WHEN a block of four seconds allocates and frees
@@ -193,7 +193,7 @@ fn a_watch_has_a_timeline_of_its_own() {
     program.free(3602 * SECOND, 0x2000);
     program.books.end_watch(id, 3604 * SECOND);
     program.alloc(3605 * SECOND, 0x3000, 1 << 20, 1);
-    // THEN its timeline begins with the block and is as fine as the block is short
+    // THEN its timeline starts with the block, with a resolution to match the block's length
     let watch = program.books.watch(id).unwrap();
     assert_eq!((watch.began, watch.ended), (3600 * SECOND, Some(3604 * SECOND)));
     let timeline = watch.model.timeline(0);
@@ -234,7 +234,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// A watch, computed with nothing but a list of live blocks.
+/// A watch, computed from a list of live blocks only.
 struct Twin {
     id: u64,
     start: u64,

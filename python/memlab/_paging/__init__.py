@@ -1,1 +1,4 @@
-"""How `memlab.page`, `memlab.chunk` and `memlab.load` work. Not public. `.importlinter` draws the layers of these files."""
+"""Implementation of `memlab.page`, `memlab.chunk` and `memlab.load`.
+
+Not public. `.importlinter` defines the layers of these files.
+"""

@@ -1,4 +1,4 @@
-"""Parameters and buffers that a model got after it was paged or chunked, such as those of adapters."""
+"""Parameters and buffers added to a model after it was paged or chunked, such as those of adapters."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from memlab._paging.torch_private import storage_key
 
 
 class KnownTensors:
-    """The parameters and buffers that a model had when it was paged."""
+    """Parameters and buffers that a model had when it was paged."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.places = {(entry.module, entry.attribute, entry.key) for _, _, entry in tensors_of(model)}
 
     def added(self) -> dict[str, Tensor]:
-        """The others that it has now, by name."""
+        """Returns the tensors added since, by name."""
         return {
             name: tensor
             for name, tensor, entry in tensors_of(self.model)
@@ -27,13 +27,13 @@ class KnownTensors:
         }
 
     def add(self) -> None:
-        """Takes those that it has now as known."""
+        """Marks the present tensors as known."""
         self.places = KnownTensors(self.model).places
 
     def explain(self, error: RuntimeError, what: str, cure: str) -> None:
-        """Raises RuntimeError that names what was added to the model, if that is why PyTorch found tensors on two devices.
+        """Raises RuntimeError that names the added tensors, if PyTorch found tensors on two devices because of them.
 
-        Returns otherwise. `what`: "paged", "chunked". `cure`: what to do about it.
+        Returns otherwise. `what`: "paged", "chunked". `cure`: remedy for the user.
         """
         about_devices = "on the same device" in str(error) or "should be the same" in str(error)
         added = self.added() if about_devices else {}
@@ -48,7 +48,7 @@ class KnownTensors:
 
 
 def by_storage(tensors: Iterable[Tensor]) -> Iterable[list[Tensor]]:
-    """The tensors, those over one storage in one list. Tensors that are no plain memory have a list each."""
+    """Groups the tensors over one storage in one list. Tensors that are not plain memory get a list each."""
     groups: dict[tuple[bool, int], list[Tensor]] = {}
     for tensor in tensors:
         plain = is_plain(tensor)

@@ -19,7 +19,7 @@ PIN_GRANULE, PAGE_SIZE = _native.PIN_GRANULE, _native.PAGE_SIZE
 
 @dataclass(frozen=True)
 class ArenaLayout:
-    """How many bytes the arena has in all, how many of them, at its beginning, are shared, and where its pieces end."""
+    """Bytes of the arena in all, bytes of the shared part at its start, and the ends of its pieces."""
 
     nbytes: int
     shared_nbytes: int
@@ -27,9 +27,9 @@ class ArenaLayout:
 
 
 def lay_out(weights: list[Weight]) -> ArenaLayout:
-    """Gives each weight its offset in an arena, shared ones first.
+    """Assigns each weight its offset in an arena, shared weights first.
 
-    The driver refuses a copy across the border of two pinned pieces, so borders are between weights.
+    The driver refuses a copy across the border of two pinned pieces, so borders lie between weights.
     """
     offset, began, shared_nbytes = 0, 0, 0
     borders: list[int] = []
@@ -51,24 +51,24 @@ def _whole_pages(nbytes: int) -> int:
 
 
 class ArenaMemory:
-    """The arena as storages: of the CPU, and, where it is pinned, of the GPU that reads it over the bus.
+    """The arena as storages: of the CPU and, where it is pinned, of the GPU that reads it over the bus.
 
-    The part that is shared is in the process's memory twice, over the same pages: where it is copied from, which nobody can
-    write to, and as a view for the model's tensors. What the program writes there are pages of its own.
+    The process maps the shared part twice, over the same pages. Copies read the first mapping, which is read-only. The
+    model's tensors use the second mapping, a view: the program's writes there go to private pages.
     """
 
     def __init__(self, arena: _native.Arena, share: _native.HostShare | None = None) -> None:
         self.arena = arena
-        self.share = share  # What is shared, if something is.
+        self.share = share  # The shared part, if any.
         self.filled = _storage_at(arena, arena.address, arena.nbytes)  # Written while it is filled, and copied from.
         self.view = None if arena.view_address is None else _storage_at(arena, arena.view_address, arena.shared_nbytes)
 
     def of_weight(self, weight: Weight) -> torch.UntypedStorage:
-        """A weight's bytes as one storage, so that saving one tensor does not save the whole arena."""
+        """Returns a weight's bytes as one storage, so that saving one tensor does not save the whole arena."""
         return self._of_model(weight)[weight.offset : weight.offset + weight.padded_nbytes]
 
     def of_tensor(self, paged: PagedTensor) -> torch.UntypedStorage:
-        """A tensor's bytes alone."""
+        """Returns the bytes of one tensor only."""
         start = paged.weight.offset + paged.byte_offset
         return self._of_model(paged.weight)[start : start + paged.tensor.nbytes]
 
@@ -76,11 +76,11 @@ class ArenaMemory:
         return self.view if weight.shared and self.view is not None else self.filled
 
     def filled_of(self, weight: Weight) -> torch.UntypedStorage:
-        """A weight's bytes as they are copied to the device."""
+        """Returns a weight's bytes as they are copied to the device."""
         return self.filled[weight.offset : weight.offset + weight.padded_nbytes]
 
     def differs(self, paged: PagedTensor, tensor: Tensor) -> bool:
-        """Whether a tensor on the CPU has other bytes than the arena has for it."""
+        """Returns True if a tensor on the CPU differs from its bytes in the arena."""
         ours = paged.view_over(self.filled_of(paged.weight))
         if tensor.is_contiguous() and ours.is_contiguous():
             start = paged.weight.offset + paged.byte_offset
@@ -88,7 +88,7 @@ class ArenaMemory:
         return not torch.equal(_in_order(ours), _in_order(tensor))
 
     def mapped(self, device: torch.device, weight: Weight) -> torch.UntypedStorage:
-        """A weight's bytes as memory of the device; needs a pinned arena unless that is the CPU."""
+        """Returns a weight's bytes as memory of the device. Requires a pinned arena, unless the device is the CPU."""
         if device.type == "cpu":
             return self.of_weight(weight)
         window = _CudaArray(self.arena, self.arena.address + weight.offset, weight.padded_nbytes)
@@ -96,7 +96,7 @@ class ArenaMemory:
 
 
 def _in_order(tensor: Tensor) -> Tensor:
-    """The bytes of a tensor's elements, whatever its strides."""
+    """Returns the bytes of a tensor's elements, in order, whatever its strides."""
     return all_bytes(tensor.clone(memory_format=torch.contiguous_format).untyped_storage())
 
 
@@ -121,7 +121,7 @@ class _CudaArray:
 
 
 def copy_in(weights: Iterable[Weight], memory: ArenaMemory) -> None:
-    """Moves the weights' bytes into the arena, one weight after the other: the host never holds all of them twice."""
+    """Moves the weights' bytes into the arena, one weight at a time, so that the host never holds all of them twice."""
     for weight in weights:
         storage = memory.filled_of(weight)
         for paged in weight.tensors:
@@ -141,7 +141,7 @@ def point_at_arena(weight: Weight, memory: ArenaMemory) -> None:
     weight.arena_storage = memory.of_weight(weight)
     for paged in weight.tensors:
         if paged.tensor.is_inference():
-            # `.data` of an inference tensor cannot be set: another tensor of the same kind replaces it in its modules.
+            # `.data` of an inference tensor cannot be set, so another tensor of the same kind replaces it in its modules.
             paged.tensor = paged.twin_over(weight.arena_storage)
             for entry in paged.entries:
                 entry.put(paged.tensor)

@@ -1,4 +1,4 @@
-"""Module boundaries: where a call begins or ends. Their keys are what the schedule consists of."""
+"""Module boundaries: the points where a call begins or ends. The schedule consists of their keys."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from memlab import _native
 
 
 class WrappedModule(_native.Boundaries):
-    """A module whose `forward`, or another method, is wrapped, with the keys of its boundaries.
+    """A module with a wrapped `forward` or other method, and the keys of its boundaries.
 
-    Until `watch` is called, both are reported.
+    Until `watch` is called, both boundaries are reported.
     """
 
     def __new__(cls, _module: nn.Module, index: int, _method: str = "forward") -> WrappedModule:
@@ -23,5 +23,5 @@ class WrappedModule(_native.Boundaries):
 
 
 def unit_key(unit: int) -> int:
-    """A key below 0, which no boundary has: names a single unit."""
+    """Returns the key of a single unit. It is below 0, where no boundary has a key."""
     return -1 - unit

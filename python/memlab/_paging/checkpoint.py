@@ -1,4 +1,4 @@
-"""Weights from safetensors files: which file's bytes are which tensor's, and reading them into the arena."""
+"""Weights from safetensors files: matches tensors with the bytes of files, and reads them into the arena."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Source:
-    """A tensor in a file: its bytes are `nbytes` from `offset` on."""
+    """A tensor in a file, with `nbytes` bytes from `offset` on."""
 
     name: str
     path: str
@@ -43,11 +43,11 @@ class Source:
     nbytes: int
 
 
-_Group = tuple[Tensor, list[str], list[ModuleEntry]]  # A tensor of the model, its names, and all that hold it.
+_Group = tuple[Tensor, list[str], list[ModuleEntry]]  # A tensor of the model, its names, and the entries that hold it.
 
 
 def read_weights(weights: list[Weight], sources: dict[int, Source], memory: ArenaMemory) -> None:
-    """Reads weights into the arena. `sources` are by tensor's id."""
+    """Reads weights into the arena. `sources` maps ids of tensors to sources."""
     direct = [w for w in weights if all(_is_direct(sources, paged.tensor) for paged in w.tensors)]
     parts = []
     for weight in direct:
@@ -65,14 +65,14 @@ def read_weights(weights: list[Weight], sources: dict[int, Source], memory: Aren
 
 
 def read_residents(residents: list[list[Tensor]], sources: dict[int, Source]) -> None:
-    """Reads residents into their own memory."""
+    """Reads resident tensors into their own memory."""
     for tensors in residents:
         for tensor in tensors:
             _read_converted(sources, tensor)
 
 
 def files_of(sources: Collection[Source]) -> list[tuple[str | int, ...]]:
-    """What tells whether two processes read the same: which bytes of which files, and when these were last written."""
+    """Returns an identity of the files to compare between processes: byte ranges and modification times."""
     identities = {}
     for path in {source.path: None for source in sources}:
         found = os.stat(path)
@@ -82,7 +82,7 @@ def files_of(sources: Collection[Source]) -> list[tuple[str | int, ...]]:
 
 
 def sources_in(path: str) -> Iterator[Source]:
-    """The tensors of a .safetensors file, of a sharded index, or of the folder of either. Raises ValueError or OSError."""
+    """Yields the tensors of a .safetensors file, a sharded index, or a folder with either. Raises ValueError or OSError."""
     for name, file, kind, shape, offset, nbytes in _native.checkpoint_tensors(path):
         if kind not in _TYPES:
             raise ValueError(f"{name} in {file} is of type {kind}, which memlab.load does not read")
@@ -90,7 +90,9 @@ def sources_in(path: str) -> Iterator[Source]:
 
 
 def give_memory(model: nn.Module, sources: dict[str, Source], dtype: torch.dtype | None, strict: bool) -> dict[int, Source]:
-    """Gives the model tensors with memory, not written yet, where it has none. Returns the source of each, by its id.
+    """Gives the tensors of the model uninitialised memory where they have none.
+
+    Returns the source of each tensor, by its id.
 
     Raises: KeyError, ValueError; see `memlab.load`.
     """
@@ -130,7 +132,7 @@ def give_memory(model: nn.Module, sources: dict[str, Source], dtype: torch.dtype
 
 
 def _compare(model: nn.Module, groups: dict[int, _Group], sources: dict[str, Source]) -> None:
-    """Raises KeyError unless file and model have the same names. Of a tied tensor one name is enough."""
+    """Raises KeyError unless file and model have the same names. One name of a tied tensor is enough."""
     wanted = set(model.state_dict())
     alike = [set(names) & wanted for _, names, _ in groups.values()]
     missing = sorted(min(names) for names in alike if names and not names & sources.keys())
@@ -142,13 +144,13 @@ def _compare(model: nn.Module, groups: dict[int, _Group], sources: dict[str, Sou
 
 
 def _is_direct(sources: dict[int, Source], tensor: Tensor) -> bool:
-    """Whether the file's bytes are the tensor's without conversion."""
+    """Returns True if the file's bytes are the tensor's without conversion."""
     source = sources.get(id(tensor))
     return source is not None and source.dtype == tensor.dtype and tensor.is_contiguous()
 
 
 def _read_converted(sources: dict[int, Source], tensor: Tensor) -> None:
-    """Reads a tensor that is converted, or resident, by way of other memory."""
+    """Reads a tensor that is converted or resident, through temporary memory."""
     source = sources.get(id(tensor))
     if source is None:
         return

@@ -1,4 +1,4 @@
-"""A model in two parts: a leading part on the device, the rest on the CPU."""
+"""A model in two parts: the leading part on the device, the rest on the CPU."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def _tensor_dicts(module: nn.Module) -> dict[str, dict[str, Any]]:
 
 
 class _LearnedError(Exception):
-    """Ends a forward of which nothing but the order was wanted."""
+    """Ends a forward that runs only to learn the order of execution."""
 
 
 class ChunkedModel:
-    """Wraps the forwards of a model whose leading part runs on the device, and whose rest runs on the CPU."""
+    """Wraps the forwards of a model whose leading part runs on the device and whose rest runs on the CPU."""
 
     def __init__(
         self, model: nn.Module, weights: list[Weight], residents: list[list[Tensor]], device: torch.device, capacity: int
@@ -43,13 +43,13 @@ class ChunkedModel:
         self.weights = weights
         self.device = device
         self.capacity = capacity
-        self.residents = residents  # Tensors that are not paged: on the device wherever a module there holds them.
+        self.residents = residents  # Tensors that are not paged: on the device if a module there holds them.
         self.cpu = torch.device("cpu")
         self.modules = list(model.modules())
-        self.on_cpu: set[nn.Module] = set(self.modules)  # With all that is in them.
+        self.on_cpu: set[nn.Module] = set(self.modules)  # With all modules inside them.
         self.tracer: Tracer | None = None
         self.trace = Trace()
-        self.traced: set[nn.Module] = set()  # The modules whose forwards that is of.
+        self.traced: set[nn.Module] = set()  # Modules whose forwards the trace contains.
         self.thread_state = threading.local()
         self.learning_lock = threading.RLock()  # Held in the traced forward.
         self.state = PlanState(str(device), chunked=True)
@@ -66,7 +66,10 @@ class ChunkedModel:
         self.patch.guard()
 
     def _generating(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """transformers' loop around forwards. It asks the model for its device, which may not change within the loop."""
+        """Wraps transformers' loop around forwards.
+
+        The loop asks the model for its device, which must not change within it.
+        """
 
         def generate(*args: Any, **kwargs: Any) -> Any:
             if self.state.stage is Stage.TRACING:
@@ -78,7 +81,10 @@ class ChunkedModel:
         return generate
 
     def _learn(self, generate: Callable[..., Any], args: Any, kwargs: Any) -> None:
-        """Generates until the order of execution is known. Nothing is left of that."""
+        """Generates until the order of execution is known.
+
+        Leaves the streamer, the KV cache and the random state untouched.
+        """
         others: dict[str, Any] = {"streamer": None, "past_key_values": copy.deepcopy(kwargs.get("past_key_values"))}
         kwargs = {name: others.get(name, value) for name, value in kwargs.items()}
         self.thread_state.only_learns = True
@@ -110,7 +116,7 @@ class ChunkedModel:
         return wrapper
 
     def _call_on(self, device: torch.device, module: nn.Module, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A call on another device; its result is moved to the caller's."""
+        """Runs a call on another device. Its result is moved to the caller's device."""
         callers = self.thread_state.device
         self.thread_state.device = device
         try:
@@ -152,8 +158,11 @@ class ChunkedModel:
         return result if came_from is None else to_device(result, came_from)
 
     def _is_complete(self, module: nn.Module, trace: Trace) -> bool:
-        """Adds a traced forward. True once it shows the order: when it is the model's, or a part is called for the second
-        time. (An encoder-decoder's encoder runs before the model.)"""
+        """Adds a traced forward.
+
+        Returns True once it shows the order: when it is the model's forward, or a part is called for the second time. (The
+        encoder of an encoder-decoder runs before the model.)
+        """
         if module in self.traced:
             return True
         self.traced.add(module)
@@ -161,15 +170,15 @@ class ChunkedModel:
         return module is self.model
 
     def _traced_module(self) -> nn.Module:
-        """The module that the traced forward is calling."""
+        """Returns the module that the traced forward is calling."""
         assert self.tracer is not None
         return self.modules[self.tracer.trace.modules[self.tracer.calls[-1]]]
 
     @torch.no_grad()
     @torch.inference_mode(False)
     def _split(self, trace: Trace) -> None:
-        """Decides what runs where, and moves the leading part to the device."""
-        used_by: dict[nn.Module, set[Weight]] = {}  # What a module's own code uses.
+        """Assigns each module to the device or the CPU, and moves the leading part to the device."""
+        used_by: dict[nn.Module, set[Weight]] = {}  # Weights used by a module's own code.
         order: dict[Weight, None] = {}
         for segment in trace.segments:
             if segment.calls:
@@ -196,11 +205,14 @@ class ChunkedModel:
                 move_together(tensors, self.device)
         for module in self.modules:
             if isinstance(module, nn.RNNBase) and module not in self.on_cpu:
-                module.flatten_parameters()  # As PyTorch does when such a module is moved to a GPU.
+                module.flatten_parameters()  # As PyTorch does when such a module moves to a GPU.
         self._describe(order, rest)
 
     def _modules_on_cpu(self, used_by: dict[nn.Module, set[Weight]], rest: set[Weight]) -> set[nn.Module]:
-        """Modules that use a weight of `rest` and all in them. Weights in them and tied to them are added to `rest`."""
+        """Returns modules that use a weight of `rest`, and all modules in them.
+
+        Adds weights in them, and weights tied to those, to `rest`.
+        """
         held: dict[nn.Module, set[Weight]] = {module: set() for module in self.modules}
         for weight in self.weights:
             for paged in weight.tensors:
@@ -233,7 +245,7 @@ class ChunkedModel:
 
 
 def _cast(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Floating-point inputs in the type of the layer's weights, where the layer accepts no other."""
+    """Casts floating-point inputs to the type of the layer's weights, where the layer accepts no other."""
     if not isinstance(module, _CASTING) or torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         return args
     types = {p.dtype for p in module.parameters(recurse=False) if p.is_floating_point()}

@@ -1,4 +1,4 @@
-"""How long forwards take, measured without waiting for them."""
+"""Durations of forwards, measured without waiting for them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Clock:
             return
         self.thread_state.began = None
         if not torch.cuda.is_current_stream_capturing():
-            # Two pairs a thread, by turns: `last_ns` can read one while the other is recorded.
+            # Two alternating pairs per thread, so that `last_ns` can read one while the other is recorded.
             pairs = self.thread_state.__dict__.setdefault("pairs", [_pair(), _pair()])
             pairs.reverse()
             self.thread_state.began = pairs[0]
@@ -39,7 +39,7 @@ class Clock:
             self.last_pair = began
 
     def last_ns(self) -> int:
-        """Nanoseconds of the last forward that ended; waits for it."""
+        """Returns the nanoseconds of the last completed forward. Waits for it."""
         if self.last_pair is not None:
             first, last = self.last_pair
             last.synchronize()

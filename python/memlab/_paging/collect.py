@@ -14,14 +14,14 @@ from memlab._paging.recurrent import cudnn_layout, weights_of
 from memlab._paging.tensor_memory import extent, is_plain
 from memlab._paging.torch_private import TENSOR_DICTS, storage_key
 
-# Buffers below this are resident: running statistics, frequencies, masks. They may be written at any time.
+# Smaller buffers are resident: running statistics, frequencies, masks. They may be written at any time.
 SMALL_BUFFER = 1 << 20
 
-_Found = tuple[str, Tensor, list[ModuleEntry]]  # A tensor, its first name, and all that hold it.
+_Found = tuple[str, Tensor, list[ModuleEntry]]  # A tensor, its first name, and the entries that hold it.
 
 
 def tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor, ModuleEntry]]:
-    """Every parameter and buffer, once for each entry that holds it."""
+    """Yields every parameter and buffer, once for each entry that holds it."""
     for prefix, module in model.named_modules():
         dot = prefix + "." if prefix else ""
         for attribute in TENSOR_DICTS:
@@ -41,12 +41,12 @@ def tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor, ModuleEntry]]:
 def collect(
     model: nn.Module, rnn_layout_for: torch.device | None = None, *, small_buffers_stay: bool = True
 ) -> tuple[list[Weight], list[list[Tensor]]]:
-    """The weights to be paged, in the order of registration, and the residents: tensors on the device for good.
+    """Returns the weights to page, in the order of registration, and the residents: tensors that stay on the device.
 
-    Residents are small buffers and tensors that are not plain memory; those over one storage come in one list. The tensors
-    of an nn.LSTM, which have a storage each on the CPU, are one weight in the layout that `rnn_layout_for` wants.
+    Residents are small buffers and tensors that are not plain memory. Residents over one storage come in one list. The
+    tensors of an nn.LSTM, which have one storage each on the CPU, become one weight in the layout for `rnn_layout_for`.
 
-    Raises: ValueError for tensors without values, by name.
+    Raises: ValueError that names tensors without values.
     """
     found: dict[int, _Found] = {}
     for name, tensor, entry in tensors_of(model):
@@ -78,14 +78,17 @@ def collect(
 def _rnn_weights(
     model: nn.Module, device: torch.device, by_storage: dict[int, list[_Found]]
 ) -> dict[int, Callable[[int], Weight]]:
-    """Joins the tensors of each nn.LSTM, nn.GRU and nn.RNN in `by_storage`. By storage: what makes the weight."""
+    """Joins the tensors of each nn.LSTM, nn.GRU and nn.RNN in `by_storage`.
+
+    Returns functions that create the weights, by storage.
+    """
     makers: dict[int, Callable[[int], Weight]] = {}
     for module in model.modules():
         if not isinstance(module, nn.RNNBase):
             continue
         keys = [storage_key(tensor.untyped_storage()) for tensor in weights_of(module)]
         if not keys or any(len(by_storage.get(key, ())) != 1 for key in keys):
-            continue  # Shared with other modules, or in one piece already.
+            continue  # Shared with other modules, or already in one piece.
         group = [by_storage[key][0] for key in keys]
         layout = cudnn_layout(module, device)
         if layout is not None:
@@ -97,11 +100,11 @@ def _rnn_weights(
 
 
 def _weight(index: int, group: list[_Found], layout: tuple[list[int], int] | None = None) -> Weight:
-    """A weight of tensors over one storage; or of separate ones, with `layout`: where each begins, and bytes in all."""
+    """Creates a weight of tensors over one storage, or of separate ones with `layout`: starts and total bytes."""
     separate = layout is not None
     if layout is None:
         extents = [extent(tensor) for _, tensor, _ in group]
-        # Rounded down, so that views keep their alignment.
+        # Round down, so that views keep their alignment.
         first = min(first for first, _ in extents) // ALIGNMENT * ALIGNMENT
         layout = [start - first for start, _ in extents], max(last for _, last in extents) - first
     starts, nbytes = layout

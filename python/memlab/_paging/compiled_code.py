@@ -41,7 +41,8 @@ from memlab._paging import (
     warn,
 )
 
-# What a forward calls, beside `device_transfer` and `micro_batches`, which are compiled as the model's own code is.
+# Modules that a forward calls. `device_transfer` and `micro_batches` are absent: they are compiled like the model's own
+# code.
 _EXCLUDED: list[ModuleType] = [
     arena,
     boundaries,

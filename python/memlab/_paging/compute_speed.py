@@ -1,4 +1,4 @@
-"""How much a device computes: operations of matrix products, and how fast a device is at them."""
+"""Compute cost of operations, in floating-point operations of matrix products, and the speed of a device."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch import Tensor
 
 from memlab._paging.torch_private import EMBEDDINGS
 
-_SIDE = 1024  # Of the matrices whose product is timed.
+_SIDE = 1024  # Side of the matrices whose product is timed.
 
 
 Formulas = Mapping[Any, Callable[..., Any]]
 
 
 def formulas() -> Formulas:
-    """PyTorch's formulas for operations, by the operation."""
-    # Imported here: it brings Triton and much else, for which a model on one device has no use.
+    """Returns PyTorch's FLOP formulas, by operation."""
+    # Imported here, because it imports Triton and many other modules that a model on one device does not need.
     from torch.utils.flop_counter import flop_registry
 
     return flop_registry
@@ -28,9 +28,10 @@ def formulas() -> Formulas:
 def operations_of(
     known: Formulas, func: Any, args: Any, kwargs: dict[str, Any], result: Any, weights: list[Tensor], inputs: list[Tensor]
 ) -> int:
-    """Floating-point operations of matrix products, convolutions and attention; 0 for others, which take little time.
+    """Returns the FLOP of matrix products, convolutions and attention; 0 for other operations, which take little time.
 
-    Fused ones, for which PyTorch has no formula, are products of the rows of the first input with each of the weights.
+    A fused operation has no formula in PyTorch. It counts as a product of the rows of the first input with each of the
+    weights.
     """
     formula = known.get(getattr(func, "overloadpacket", None))
     if formula is None:
@@ -40,14 +41,14 @@ def operations_of(
         return sum(2 * weight.numel() * rows for weight in weights if weight.dim() > 1)
     try:
         return int(formula(*args, **kwargs, out_val=result))
-    except Exception:  # Formulas assert shapes, and a forward of the program must not fail by an estimate.
+    except Exception:  # Formulas assert shapes, and an estimate must not fail a forward of the program.
         return 0
 
 
 @torch.no_grad()
 @torch.inference_mode(False)
 def operations_per_second(device: torch.device, dtype: torch.dtype) -> float:
-    """Measured with a product of two matrices."""
+    """Measures the speed with a product of two matrices."""
     one = torch.zeros(_SIDE, _SIDE, device=device, dtype=dtype if dtype.is_floating_point else torch.float32)
     best = min(_product_ns(one, device) for _ in range(3))
     return 2 * _SIDE**3 / best * 1e9

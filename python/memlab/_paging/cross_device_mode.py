@@ -1,4 +1,7 @@
-"""What the surveyed forward has left on the first device, such as a cache of keys, in the first forward on all devices."""
+"""Moves tensors, such as a KV cache, that the surveyed forward left on the first device.
+
+Used in the first forward on all devices.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from memlab._paging.tracing import tensors_in, written_by
 
 
 class CrossDeviceMode(OperationMode):
-    """Moves what an operation finds on another GPU to the one that the forward is on."""
+    """Moves an operation's inputs from other GPUs to the GPU of the forward."""
 
     supports_higher_order_operators = True
 
@@ -24,7 +27,7 @@ class CrossDeviceMode(OperationMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         found = {tensor.device for tensor in tensors_in((args, kwargs)) if tensor.device.type == "cuda"}
-        # A copy from one device to another has two.
+        # A copy from one device to another has tensors on both.
         if len(found) < 2 or func in COPIES:
             return func(*args, **kwargs)
         here = self.device()

@@ -1,4 +1,4 @@
-"""Cuts a surveyed model into stretches, one for each device: their weights, their traces, and which modules run where."""
+"""Cuts a surveyed model into stretches, one for each device: their weights, their traces, and the stretch of each module."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from memlab._paging.tracing import Segment, Trace
 
 @dataclass
 class Stretch:
-    """What runs on one device."""
+    """The part of a model that runs on one device."""
 
     device: int  # Index into the devices.
     first: int  # Its first position in the survey.
@@ -26,7 +26,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Home:
-    """Where a module runs: the stretch in which its calls begin, and whether they end there too."""
+    """Place of a module: the stretch in which its calls begin, and a flag that they also end there."""
 
     stretch: int
     whole: bool
@@ -41,13 +41,13 @@ class Cut:
 
 
 def gathered_only(survey: Survey, weight: Weight) -> bool:
-    """Whether a weight is a table of which few rows are read, over the bus."""
+    """Returns True if a weight is a table of which few rows are read, over the bus."""
     read = survey.trace.gathered.get(weight)
     return read is not None and weight not in survey.trace.computed and read * 4 < weight.nbytes
 
 
 def pieces_of(survey: Survey, borders: list[int], operations_per_second: float) -> list[Piece]:
-    """What is between borders: the weights that are copied for it, and how long it computes."""
+    """Returns the pieces between the borders: the weights that each copies, and its compute time."""
     ends = [*borders, len(survey.trace.segments)]
     pieces = []
     for first, end in zip([0, *borders], ends, strict=True):
@@ -59,7 +59,7 @@ def pieces_of(survey: Survey, borders: list[int], operations_per_second: float) 
 
 
 def cut(survey: Survey, weights: list[Weight], capacities: Sequence[DeviceCapacity], operations_per_second: float) -> Cut:
-    """Cuts a model where its slowest device is fastest. Devices with nothing to do have no stretch."""
+    """Cuts a model where its slowest device is fastest. Devices without work get no stretch."""
     borders = survey.borders()
     starts = [0, *borders, len(survey.trace.segments)]
     firsts = [starts[piece] for piece in split(pieces_of(survey, borders, operations_per_second), capacities)]
@@ -77,7 +77,10 @@ def cut(survey: Survey, weights: list[Weight], capacities: Sequence[DeviceCapaci
 
 
 def _stretch_of_holders(survey: Survey, weights: list[Weight], stretch_of: dict[int, int]) -> dict[nn.Module, int]:
-    """In which stretch each module's own weights are. Weights that the survey did not use are with those before them."""
+    """Returns the stretch that contains each module's own weights.
+
+    Weights that the survey did not use go with those before them.
+    """
     found = {module: stretch_of[first] for module, (first, _) in survey.held.items()}
     last = 0
     for weight in weights:
@@ -88,7 +91,7 @@ def _stretch_of_holders(survey: Survey, weights: list[Weight], stretch_of: dict[
 
 
 def _for_stretches(weight: Weight, holders: dict[nn.Module, int]) -> dict[int, Weight]:
-    """A weight for each stretch that uses it: tied modules on two devices have it on both."""
+    """Returns a weight for each stretch that uses it: tied modules on two devices have it on both."""
     stretches = sorted({holders[entry.module] for paged in weight.tensors for entry in paged.entries})
     parts = {}
     for stretch in stretches:

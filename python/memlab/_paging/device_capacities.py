@@ -1,4 +1,4 @@
-"""What each of several devices has for weights: its budget, and the bandwidth of its bus."""
+"""Capacity of each of several devices for weights: its budget, and the bandwidth of its bus."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from memlab._paging.settings import Settings
 from memlab._paging.split import DeviceCapacity
 from memlab._paging.torch_private import raw_stream
 
-_MEASURED = 64 << 20  # Bytes of the copy that is timed, at most.
+_MEASURED = 64 << 20  # Largest copy that is timed, in bytes.
 
 
 def capacity_of(settings: Settings, memory: ArenaMemory, largest: int, activations: int) -> DeviceCapacity:
-    """`largest`: bytes of the largest weight; `activations`: what a forward was seen to need beside the weights."""
+    """Returns the capacity of a device.
+
+    `largest`: bytes of the largest weight. `activations`: bytes that a forward needs in addition to the weights.
+    """
     free = capacity(settings.device, activations)
     budget = free if settings.budget is None else largest if settings.budget == "min" else min(int(settings.budget), free)
     return DeviceCapacity(budget, _bandwidth(settings, memory))
 
 
 def settings_for(settings: Settings, device_capacity: DeviceCapacity) -> Settings:
-    """A stretch that fits in what is free stays on its device: None is not the least that hides the copies here."""
+    """Replaces a budget of None by the capacity: a stretch that fits in free memory stays on its device."""
     return dataclasses.replace(settings, budget=device_capacity.budget) if settings.budget is None else settings
 
 

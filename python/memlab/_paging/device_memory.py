@@ -1,19 +1,19 @@
-"""How much memory a device has for weights."""
+"""Free device memory for weights."""
 
 from __future__ import annotations
 
 import torch
 
-# Left to forwards beyond the measured activations, if weights can do without: workspaces, fragmentation.
+# Reserved for forwards beyond the measured activations, if weights can do without: workspaces, fragmentation.
 RESERVE = 256 << 20
 
 
 def capacity(device: torch.device, activations: int, *, with_reserve: bool = True) -> int:
-    """Bytes that weights may take on the device, beside the activations that a forward was seen to need.
+    """Returns the bytes that weights may take on the device, in addition to the measured activations of a forward.
 
     Args:
         activations: Bytes.
-        with_reserve: Whether later forwards may need more than that one.
+        True if later forwards may need more than the measured one.
     """
     if device.type == "cpu":
         with open("/proc/meminfo") as lines:
@@ -24,9 +24,9 @@ def capacity(device: torch.device, activations: int, *, with_reserve: bool = Tru
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that PyTorch can still allocate on a GPU: free on the card or cached, within the process's share of the card.
+    """Returns the bytes that PyTorch can still allocate on a GPU: free or cached, within the process's share of the card.
 
-    The share is what ``torch.cuda.set_per_process_memory_fraction`` has set.
+    ``torch.cuda.set_per_process_memory_fraction`` sets that share.
     """
     free, total = torch.cuda.mem_get_info(device)
     reserved, allocated = torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device)

@@ -1,4 +1,4 @@
-"""Forwards of what pages to one device: weights, their device memory, and the threads that are in forwards."""
+"""Pages to one device: its weights, their device memory, and the threads in forwards."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from memlab._paging.training import refuse_training, warn_of_training
 
 
 class DevicePager:
-    """Pages weights to one device. Whoever wraps the model's forwards opens a `forward_scope` around each."""
+    """Pages weights to one device. The wrapper of the model's forwards opens a `forward_scope` around each."""
 
     def __init__(
         self,
@@ -64,12 +64,12 @@ class DevicePager:
                     self.swap.put_inside(paged, paged.unloaded)
 
     def tracer(self) -> Tracer:
-        """What sees the operations of a traced forward."""
+        """Returns the tracer that records the operations of a forward."""
         return Tracer(self.stages.weights, self.settings.device, reads_rows=self.memory.arena.pinned)
 
     @contextmanager
     def forward_scope(self) -> Iterator[None]:
-        """The calling thread is in a forward of the model."""
+        """Marks the calling thread as in a forward of the model."""
         tracer = None
         context: ForwardContext | TracedContext
         if self.stages.stage is Stage.TRACING:
@@ -116,7 +116,7 @@ class DevicePager:
                 self.pool.edits.after_forward()
 
     def make_trained_resident(self) -> None:
-        """Makes the weights resident that a forward with gradients trains, so that an optimizer finds them on the device."""
+        """Makes weights resident that a forward with gradients trains, so that an optimizer finds them on the device."""
         if not torch.is_grad_enabled() or not any(paged.tensor.requires_grad for paged in self.pool.edits.tensors):
             return
         with self.forwards_lock:
@@ -131,12 +131,12 @@ class DevicePager:
             warn_of_training(self.state)
 
     def in_forward(self) -> bool:
-        """Whether a forward is under way."""
-        # KeyboardInterrupt can skip `_leave`: an entry of this thread may be left over.
+        """Returns True if a forward is in progress."""
+        # KeyboardInterrupt can skip `_leave`, which leaves an entry of this thread behind.
         return self.thread_state.context is not None or bool(self.active_forwards.keys() - {threading.get_ident()})
 
     def stop(self, is_forked: bool = False) -> None:
-        """Gives the device memory back, and has modules hold the model's own tensors for good."""
+        """Frees the device memory. Modules hold the model's own tensors from now on."""
         self.pool.clear(is_forked)
         self.swap.release()
 

@@ -1,4 +1,4 @@
-"""The device memory of a paged model: one block for resident units, one for the ring, and the tensors over them."""
+"""Device memory of a paged model: one block for resident units, one for the ring, and the tensors over them."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class DevicePool:
         tensors = [paged for weight in weights for paged in weight.tensors]
         self.edits = EditTracker(tensors, memory, swap, self.placed, on_change, self._reload)
         self.blocks: list[Tensor] = []
-        self.stable_results: dict[int, Tensor] = {}  # By the id of a tensor in the ring: what a forward returns instead.
-        self.overlapping: list[set[int]] = []  # Per unit: those whose places in the ring share bytes with its place.
+        self.stable_results: dict[int, Tensor] = {}  # By id of a tensor in the ring: the tensor returned instead.
+        self.overlapping: list[set[int]] = []  # Per unit: units whose places in the ring share bytes with its place.
 
     def stream(self) -> int:
-        """The calling thread's stream on the device, as CUDA's handle; 0 on the CPU."""
+        """Returns the calling thread's stream on the device, as CUDA's handle; 0 on the CPU."""
         return raw_stream(self.device)
 
     def _reload(self, index: int) -> None:
@@ -60,7 +60,10 @@ class DevicePool:
         fallback: dict[int, list[int]],
         lookahead: int | None,
     ) -> None:
-        """Takes device memory for a placement, and starts the pipeline on it. The last placement is cleared already."""
+        """Allocates device memory for a placement, and starts the pipeline on it.
+
+        The previous placement is already cleared.
+        """
         self.units = units
         resident = self._block(sum(u.nbytes for u, place in zip(units, placement.places, strict=True) if place is None))
         ring = self._block(placement.ring_bytes)
@@ -90,7 +93,7 @@ class DevicePool:
         return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
 
     def _place_unit(self, index: int, unit: Unit, block: Tensor, start: int, resident: bool) -> list[tuple[int, int, int]]:
-        """Makes a unit's tensors at `start` in `block`. Returns its ranges: offset in the arena, address, bytes."""
+        """Creates a unit's tensors at `start` in `block`. Returns its ranges: offset in the arena, address, bytes."""
         storage = block.untyped_storage()
         tensors = [paged for weight in unit.weights for paged in weight.tensors]
         buffers = [paged for paged in tensors if not isinstance(paged.tensor, nn.Parameter)]
@@ -117,9 +120,9 @@ class DevicePool:
         return ranges
 
     def clear(self, is_forked: bool = False) -> None:
-        """Gives the device memory back, once nothing uses it any more.
+        """Frees the device memory, once nothing uses it any more.
 
-        In a forked child nothing does: the thread that copies, its locks and the device are its parent's.
+        In a forked child nothing does: the thread that copies, its locks and the device belong to its parent.
         """
         if not is_forked:
             self._end_uses()
@@ -132,7 +135,7 @@ class DevicePool:
         self.edits.units_cleared()
         self.blocks = []
         if self.device.type == "cuda" and not is_forked:
-            # PyTorch's cache has blocks of the last placement and of the traced forward, whose sizes are not needed again.
+            # PyTorch's cache has blocks of the last placement and of the traced forward. Their sizes are not needed again.
             torch.cuda.empty_cache()
 
     def _end_uses(self) -> None:
@@ -144,24 +147,24 @@ class DevicePool:
             torch.cuda.synchronize(self.device)
 
     def forget(self, weight: Weight) -> None:
-        """Stops paging a weight. To be called when no unit is placed."""
+        """Stops paging a weight. Call it while no unit is placed."""
         self.swap.forget(weight)
         self.edits.forget(weight)
         weight.drop_references()
 
     def has_views(self, index: int) -> bool:
-        """Whether tensors beside those that modules hold use a unit's memory."""
+        """Returns True if tensors besides those that modules hold use a unit's memory."""
         return self.placed[index].forms.has_views()
 
     def bandwidth(self, wanted: int) -> float:
-        """Bytes a second of copies to the device, measured with one of about `wanted` bytes."""
+        """Returns the bytes per second of copies to the device, measured with one of about `wanted` bytes."""
         nbytes = min(max(wanted, 1 << 20), self.memory.arena.nbytes, 256 << 20)
         target = self._block(nbytes)
         return self.pipeline.bandwidth(target.data_ptr(), nbytes, self.stream())
 
 
 def _unloaded(paged: PagedTensor) -> Tensor:
-    """What a forward finds while the weight is not on the device: its bytes on the host, as the device sees them."""
+    """Returns the form of a weight that is not on the device: its bytes on the host, as memory of the device."""
     storage = paged.weight.mapped_storage
     return paged.tensor if storage is None else paged.form_over(storage)
 

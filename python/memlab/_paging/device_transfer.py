@@ -1,4 +1,4 @@
-"""Arguments and results of a forward: moved to the device where it runs, and back."""
+"""Moves arguments and results of a forward to the device where it runs, and back."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from torch import Tensor
 
 
 def to_device(value: Any, device: torch.device) -> Any:
-    """The value with its tensors on the device. Tensors without dimensions stay where they are: PyTorch takes them too."""
+    """Returns the value with its tensors on the device.
+
+    Tensors without dimensions stay where they are, because PyTorch accepts them.
+    """
     return with_tensors(value, lambda tensor: tensor if tensor.device == device or tensor.dim() == 0 else tensor.to(device))
 
 
 def with_tensors(value: Any, moved: Callable[[Tensor], Tensor]) -> Any:
-    """The value with `moved` of its tensors, in containers and dataclasses.
+    """Returns the value with `moved` applied to its tensors, in containers and dataclasses.
 
-    A container of which nothing has to move is returned itself, so that a model can fill its caller's list or dictionary.
+    A container with nothing to move is returned itself, so that a model can fill its caller's list or dictionary.
     """
     if isinstance(value, Tensor):
         return moved(value)
@@ -47,7 +50,7 @@ def with_tensors(value: Any, moved: Callable[[Tensor], Tensor]) -> Any:
 
 
 def with_replaced(value: Any, others: dict[int, Tensor]) -> Any:
-    """A result in which the tensors whose ids are keys of `others` are replaced, in the outermost container."""
+    """Replaces the tensors of a result whose ids are keys of `others`, in the outermost container."""
     if isinstance(value, Tensor):
         return others.get(id(value), value)
     if type(value) in (list, tuple) and any(id(entry) in others for entry in value):
@@ -61,7 +64,7 @@ def with_replaced(value: Any, others: dict[int, Tensor]) -> Any:
 
 
 def device_of_first(value: Any) -> torch.device | None:
-    """The device of the first tensor among the arguments."""
+    """Returns the device of the first tensor among the arguments."""
     if isinstance(value, Tensor):
         return value.device
     if isinstance(value, dict):

@@ -1,7 +1,7 @@
 """Changes of weights: edits between forwards, and writes in forwards.
 
-PyTorch counts the writes to a tensor in its version, but not those to its ``.data`` or its NumPy array. So a unit is copied
-again too if one of its tensors was read from a module since the last forward, or if the program holds it or its memory.
+PyTorch counts the writes to a tensor in its version, but not those to its ``.data`` or its NumPy array. A unit is therefore
+also copied again if the program has read one of its tensors from a module since the last forward, or holds it or its memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from memlab._paging.torch_private import storage_key, use_count, versions_of
 
 
 class EditTracker:
-    """Finds edits and writes, and has their units copied again. `placed` is the pool's; `reload` copies one of its units."""
+    """Detects edits and writes, and has their units copied again.
+
+    `placed` is the pool's; `reload` copies one of its units.
+    """
 
     def __init__(
         self,
@@ -48,7 +51,7 @@ class EditTracker:
         self.with_buffers: list[PlacedUnit] = []
 
     def units_placed(self) -> None:
-        """Begins tracking units that were placed with the present bytes of their weights."""
+        """Starts tracking placed units. Their weights' present bytes are on the device."""
         self.swap.forget_touches(but_changes=True)  # Edits until now are copied with the units; replaced tensors are not.
         self.unchanged = None
         units = self.placed.values()
@@ -57,13 +60,13 @@ class EditTracker:
         self.unplaced = [paged for paged in self.tensors if paged.on_device is None]
 
     def units_cleared(self) -> None:
-        """No unit has a place any more."""
+        """Stops tracking, because no unit has a place any more."""
         self.written = _native.Versions(READS, [])
         self.with_buffers = []
         self.unplaced = self.tensors
 
     def forget(self, weight: Weight) -> None:
-        """Stops tracking a weight. To be called when no unit is placed."""
+        """Stops tracking a weight. Call it while no unit is placed."""
         self.tensors = self.unplaced = [paged for paged in self.tensors if paged.weight is not weight]
         self.in_use.difference_update(weight.tensors)
         self.unchanged = None
@@ -71,11 +74,11 @@ class EditTracker:
     # Between forwards.
 
     def before_forward(self) -> None:
-        """Before a forward, with no other under way: takes or refuses edits since the last one.
+        """Accepts or refuses edits since the last forward. Call it before a forward, with no other in progress.
 
         Raises: RuntimeError that names the weights, where edits are refused or cannot be taken.
         """
-        # Reading the counters of all tensors at once is quicker than checking each, which asks the same and more.
+        # Reading the counters of all tensors at once is quicker than checking each tensor.
         if self.unchanged is not None and not self.swap.touched() and self.unchanged.unchanged():
             return
         counters, self.unchanged = self._counters(), None
@@ -91,7 +94,7 @@ class EditTracker:
             elif not suspects.isdisjoint(unit.tensors):
                 self._take_suspects(index, suspects.intersection(unit.tensors))
         for paged in self.unplaced:
-            # A tensor that forwards write to is on the device itself: an edit of it needs no copy.
+            # A tensor that forwards write to is itself on the device, so an edit of it needs no copy.
             if paged.unloaded is not paged.tensor and paged.is_edited():
                 found = True
                 self._take_edits(None, [paged])
@@ -102,10 +105,10 @@ class EditTracker:
             self.unchanged = counters
 
     def _counters(self) -> _native.EditCounters:
-        """The present counters of all tensors, which are compared with later ones if now nothing is to be done.
+        """Returns the present counters of all tensors, to compare with later ones if no edit has to be taken now.
 
-        Nobody holds a tensor that has a place, or its memory, then: who gives it other memory later has read it from a
-        dictionary that notes that. Of others, addresses are compared too.
+        At that time, the program holds no tensor with a place, nor its memory. To give it other memory later, the program
+        reads it from a dictionary that records the read. For other tensors, addresses are compared too.
         """
         unseen = [paged for paged in self.tensors if paged.is_read_unseen]
         storages = {paged.weight: paged.weight.arena_storage for paged in unseen}
@@ -113,13 +116,13 @@ class EditTracker:
         return _native.EditCounters(READS, self.tensors, unseen, keys)
 
     def _take_suspects(self, index: int, suspects: set[PagedTensor]) -> None:
-        """Copies a unit of which tensors may have been edited unseen. Shared ones are compared instead."""
+        """Copies a unit whose tensors may have been edited unseen. Shared tensors are compared instead."""
         self._refuse_shared(paged for paged in suspects if paged.weight.shared)
         if not all(paged.weight.shared for paged in suspects):
             self.reload(index)
 
     def _refuse_shared(self, tensors: Iterable[PagedTensor]) -> None:
-        """Raises RuntimeError that names shared tensors whose values are no longer those that other processes have."""
+        """Raises RuntimeError that names shared tensors whose values differ from those of other processes."""
         names = [p.name for p in tensors if p.has_other_layout() or self.memory.differs(p, p.tensor.detach().cpu())]
         if names:
             raise RuntimeError(
@@ -129,7 +132,7 @@ class EditTracker:
             )
 
     def _touched(self) -> set[PagedTensor]:
-        """Tensors that were read from modules since the last forward, replaced ones among them."""
+        """Returns tensors that were read from modules since the last forward, including replaced ones."""
         touched: set[PagedTensor] = set()
         for swapped in self.swap.dicts.values():
             if swapped.outside.touched:
@@ -139,14 +142,14 @@ class EditTracker:
         return touched
 
     def accept(self) -> None:
-        """Takes edits made in place, whatever `on_change` says."""
+        """Accepts edits made in place, whatever `on_change` is."""
         for index, unit in self.placed.items():
             if any(paged.is_edited() for paged in unit.tensors):
                 self._upload(index, unit.tensors)
         self._upload(None, [paged for paged in self.tensors if paged.is_edited()])
 
     def take_edit(self, index: int) -> None:
-        """Copies a unit of which tensors were edited, or raises RuntimeError that names them."""
+        """Copies a unit whose tensors were edited, or raises RuntimeError that names them."""
         self._take_edits(index, self.placed[index].tensors)
 
     def _take_edits(self, index: int | None, tensors: list[PagedTensor]) -> None:
@@ -161,7 +164,7 @@ class EditTracker:
         self._upload(index, tensors)
 
     def _take_replaced(self, paged: PagedTensor, tensor: Any) -> None:
-        """A module was given another Parameter for this one."""
+        """Accepts another Parameter that the program gave a module for this one."""
         if paged.weight.shared:
             raise RuntimeError(
                 f"{paged.name} was replaced by another tensor, or removed, after memlab.page, and its memory is shared with "
@@ -205,7 +208,7 @@ class EditTracker:
             self.reload(index)
 
     def _refuse_overwriting(self, paged: PagedTensor) -> None:
-        """Raises if others still use the arena's memory of a tensor that was given other memory."""
+        """Raises if other code still uses the arena's memory of a tensor that was given other memory."""
         storage = paged.weight.arena_storage
         assert storage is not None
         given_other = sum(other.tensor.data_ptr() != other.address for other in paged.weight.tensors)
@@ -215,10 +218,13 @@ class EditTracker:
                 "that is still in use and would be overwritten: keep a copy of the former values instead (`.data.clone()`)"
             )
 
-    # What forwards write.
+    # Writes of forwards.
 
     def after_forward(self) -> None:
-        """After a forward, with no other under way: copies its writes to the arena, and from there to places in the ring."""
+        """Copies the writes of a forward to the arena, and from there to places in the ring.
+
+        Call it with no other forward in progress.
+        """
         for unit in self.with_buffers:
             self.take_assigned(unit)
         if self.written.changed():
@@ -234,7 +240,7 @@ class EditTracker:
                 self._take_assigned_to(paged)
 
     def _refuse_shared_writes(self, shared: list[PagedTensor]) -> None:
-        """Raises if a forward has written to tensors where the model has them, on the CPU; they have their values again."""
+        """Raises if a forward has written to shared tensors in the model's memory on the CPU. Restores their values."""
         written = [paged for paged in shared if self.memory.differs(paged, paged.tensor.detach())]
         for paged in written:
             with torch.no_grad():
@@ -244,7 +250,7 @@ class EditTracker:
             raise shared_write([paged.name for paged in written])
 
     def save_writes(self, index: int) -> None:
-        """Copies what was written to a unit's tensors on the device to the arena. Raises if it is shared."""
+        """Copies a forward's writes to a unit's tensors from the device to the arena. Raises if the unit is shared."""
         unit = self.placed[index]
         before, now = unit.forms.on_device_versions, versions_of(unit.on_device)
         refused = []
@@ -259,11 +265,11 @@ class EditTracker:
             paged.mark_known()
         unit.forms.on_device_versions = now
         if refused:
-            self.reload(index)  # The next forward finds the value that the others have.
+            self.reload(index)  # The next forward finds the value of the other processes.
             raise shared_write(refused)
 
     def take_assigned(self, unit: PlacedUnit) -> None:
-        """Takes tensors that a forward assigned in the place of a unit's buffers."""
+        """Accepts tensors that a forward assigned in place of a unit's buffers."""
         for paged in unit.buffers:
             self._take_assigned_to(paged)
 
@@ -291,7 +297,7 @@ class EditTracker:
 
 
 def _written_unloaded(unit: PlacedUnit) -> bool:
-    """Whether a forward wrote to a weight while it was not loaded: to the arena, but not to the ring."""
+    """Returns True if a forward wrote to a weight that was not loaded: to the arena, but not to the ring."""
     now = versions_of(unit.unloaded)
     written, unit.unloaded_versions = now != unit.unloaded_versions, now
     return written

@@ -1,4 +1,7 @@
-"""Methods besides `forward` that compute with a module's tensors, such as CLIP's ``encode_text``: a call is a forward."""
+"""Methods besides `forward` that compute with a module's tensors, such as CLIP's ``encode_text``.
+
+A call of such a method is a forward.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ _Path = tuple[str, ...]
 
 
 def entry_methods(module: nn.Module) -> Iterator[str]:
-    """The names of a module's methods that read a parameter or buffer of the module or of modules in it.
+    """Yields the names of a module's methods that read a parameter or buffer of the module or of modules in it.
 
-    PyTorch's own classes have none: their methods are given what they compute with, or initialize it.
+    PyTorch's own classes have none: their methods receive the tensors they compute with, or initialize them.
     """
     seen: set[str] = {"forward", *vars(nn.Module), *vars(module)}
     for cls in type(module).__mro__:
@@ -38,7 +41,7 @@ def entry_methods(module: nn.Module) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=4096)
 def _paths(function: FunctionType) -> tuple[_Path, ...]:
-    """Returns the attributes that a function reads of its first argument; of generators none: they compute later."""
+    """Returns the attributes that a function reads of its first argument; none for generators, which compute later."""
     code = inspect.unwrap(function).__code__
     is_lazy = code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR)
     if is_lazy or not code.co_argcount:
@@ -60,7 +63,10 @@ def _paths_in(code: CodeType, owner: str) -> Iterator[_Path]:
 
 
 def _loads(instruction: dis.Instruction, variable: str) -> bool:
-    """True if an instruction leaves a variable on top of the stack. From CPython 3.13 on, one may load two."""
+    """Returns True if an instruction leaves a variable on top of the stack.
+
+    From CPython 3.13 on, one instruction may load two.
+    """
     if not instruction.opname.startswith(("LOAD_FAST", "LOAD_DEREF")):
         return False
     loaded: Any = instruction.argval

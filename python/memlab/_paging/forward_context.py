@@ -17,7 +17,7 @@ from memlab._paging.viewed_units import ViewedUnits
 class ForwardContext(_native.UnitHolder):
     """A thread in a forward for which units are loaded.
 
-    What is done at each boundary is native, and calls the methods here for what few units need.
+    Native code runs at each boundary, and calls the methods here for the few units that need more.
     """
 
     def __new__(
@@ -29,9 +29,9 @@ class ForwardContext(_native.UnitHolder):
     def __init__(self, pool: DevicePool, viewed: ViewedUnits, _session: _native.Session, active_forwards: Sized) -> None:
         self.pool = pool
         self.viewed = viewed
-        self.active_forwards = active_forwards  # The threads in a forward.
-        self.ended = False  # The forward has ended, and not by an exception.
-        self.view_sessions: dict[int, _native.Session] = {}  # By unit that is held after its points for a view.
+        self.active_forwards = active_forwards  # Threads in a forward.
+        self.ended = False  # The forward ended without an exception.
+        self.view_sessions: dict[int, _native.Session] = {}  # By unit that is held for a view after its points.
 
     def leave(self) -> None:
         refused = None
@@ -56,23 +56,23 @@ class ForwardContext(_native.UnitHolder):
         self.pool.placed[unit].show_lists(loaded)
 
     def hold_viewed(self, unit: int) -> None:
-        """Holds a unit of which a view is alive until the forward's end."""
+        """Holds a unit with a live view until the forward's end."""
         if unit in self.view_sessions:
             return
         if len(self.active_forwards) > 1:
-            # Another thread may be waiting for this memory, and would wait for as long as the view lives.
+            # Another thread may be waiting for this memory, and would wait as long as the view lives.
             raise self.viewed.unforeseen(unit)
         self.view_sessions[unit] = self.viewed.hold(unit)
 
     def refuse_overlap(self, key: int) -> None:
-        """Raises rather than wait for memory that this thread or another holds for a view."""
+        """Raises instead of waiting for memory that this thread or another holds for a view."""
         for unit in list(self.viewed.held):
             if not self.pool.overlapping[unit].isdisjoint(self.pool.placed_units.needed_at(key)):
                 raise self.viewed.unforeseen(unit)
 
 
 class TracedContext:
-    """A thread in a forward that is traced."""
+    """A thread in a traced forward."""
 
     def __init__(self, tracer: Tracer) -> None:
         self.tracer = tracer
@@ -89,11 +89,11 @@ class TracedContext:
         return result
 
     def leave(self) -> None:
-        """Releases nothing, as nothing is held."""
+        """Does nothing, because nothing is held."""
 
 
 class RerunContext:
-    """A thread that runs a part of a traced forward once more. Loads and notes nothing."""
+    """A thread that runs a part of a traced forward once more. Loads and records nothing."""
 
     def call(self, _wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return original(*args, **kwargs)

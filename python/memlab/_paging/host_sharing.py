@@ -1,6 +1,6 @@
-"""Weights that the processes of one host hold once: which can be, under which name, and whether they are the same.
+"""Shares weights between the processes of one host: selects them, names the group, and checks that they are equal.
 
-The first process of a name fills the memory; the others compare their own weights with it, byte by byte, and let them go.
+The first process of a name fills the memory. The others compare their own weights with it, byte by byte, and free them.
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ from memlab._paging.arena import ArenaMemory, copy_in, lay_out, point_at_arena
 from memlab._paging.paged_tensor import Weight
 from memlab._tools.messages import patient, warn_once
 
-# How long a process waits for another without a sign.
+# Seconds that a process waits for another before it reports the wait.
 SILENT_SECONDS = 5
 
-# A part of each name: processes whose arenas are laid out otherwise, or filled by other rules, share nothing.
+# Part of each name. Processes with another arena layout, or other rules to fill it, share nothing.
 LAYOUT_VERSION = 1
 
 
 def arena_memory(model: nn.Module, weights: list[Weight], group: str | None, files: Any = ()) -> ArenaMemory:
-    """Memory for the weights. With a `group`, that of all processes that page the same; waits while another fills it.
+    """Returns memory for the weights. With a `group`, all processes that page the same model share it.
+
+    Waits while another process fills the shared memory.
 
     Args:
-        files: which files the weights are read from, as what `json` takes.
+        files: identities of the files that the weights are read from, as values that `json` accepts.
 
     Raises: RuntimeError if the memory cannot be shared.
     """
@@ -55,12 +57,12 @@ def fill(
     fill_in: Callable[[list[Weight]], None],
     from_files: Collection[int] = (),
 ) -> None:
-    """Fills the arena with the weights and has the model use it: with `fill_in`, unless another process has filled it.
+    """Fills the arena with the weights and makes the model use it. Calls `fill_in` unless another process has filled it.
 
     Args:
         from_files: ids of tensors whose values are in files, which are known to be the same.
 
-    Raises: ValueError that names a weight whose values are not those of the other processes. The model is as before.
+    Raises: ValueError that names a weight whose values differ from those of the other processes. The model is unchanged.
     """
     shared = [weight for weight in weights if weight.shared]
     share = memory.share
@@ -79,12 +81,12 @@ def fill(
 
 
 def fill_from_model(weights: list[Weight], memory: ArenaMemory) -> None:
-    """`fill` with the values that the model has."""
+    """Calls `fill` with the present values of the model."""
     fill(weights, memory, lambda some: copy_in(some, memory))
 
 
 class _Waiting:
-    """Reports, after some seconds, for which process this one waits."""
+    """Reports, after some seconds, the process that this one waits for."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()
@@ -95,7 +97,7 @@ class _Waiting:
 
 
 def _described(process: int) -> str:
-    """A process by its number and command; 0 is one that is not visible from here."""
+    """Formats a process by its number and command; 0 is a process that is not visible from here."""
     try:
         words = Path(f"/proc/{process}/cmdline").read_bytes().decode(errors="replace").strip("\0").split("\0")
         is_stopped = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
@@ -108,9 +110,9 @@ def _described(process: int) -> str:
 
 
 def _choose_shared(model: nn.Module, weights: list[Weight]) -> None:
-    """Parameters are shared, but not those that train where others are frozen: each process may begin with its own.
+    """Marks parameters as shared, except trained ones if others are frozen: each process may start with its own.
 
-    Buffers are not, since forwards write to them.
+    Buffers are not shared, because forwards write to them.
     """
     parameters = list(model.parameters())
     is_partly_frozen = any(one.requires_grad for one in parameters) and not all(one.requires_grad for one in parameters)
@@ -120,7 +122,7 @@ def _choose_shared(model: nn.Module, weights: list[Weight]) -> None:
 
 
 def _name(weights: list[Weight], nbytes: int, group: str, files: Any) -> str:
-    """A name for what is shared: a hash of how it is laid out, and of where it comes from."""
+    """Returns a name for the shared weights: a hash of their layout and their origin."""
     tensors = [
         (weight.offset, paged.byte_offset, paged.name, str(paged.tensor.dtype), paged.tensor.shape, paged.tensor.stride())
         for weight in weights

@@ -1,4 +1,4 @@
-"""Tensors that a forward leaves in its caller's objects, such as those of a KV cache, by the module that computed them."""
+"""Tensors that a forward leaves in its caller's objects, such as a KV cache, by the module that computed them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from memlab._paging.tensor_memory import move_together
 from memlab._paging.torch_private import OperationMode, storage_key, tree_leaves
 from memlab._paging.tracing import tensors_in
 
-# The most objects among the arguments that are searched.
+# Largest number of objects to search among the arguments.
 _MOST_OBJECTS = 100_000
 
 
 class KeptTensors(OperationMode):
-    """While it is in force, notes what is computed from tensors, and by which module."""
+    """Records, while active, the tensors computed from other tensors, and the module that computed each."""
 
     def __init__(self, module: Callable[[], nn.Module]) -> None:
-        """`module`: returns the one that is being called."""
+        """`module`: returns the module being called."""
         super().__init__()
         self._module = module
         self._made: dict[int, tuple[ref[Tensor], nn.Module]] = {}
@@ -30,15 +30,17 @@ class KeptTensors(OperationMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
-        # (A table that is computed from nothing stays on the CPU in a model on a GPU too.)
+        # (A table computed without tensors stays on the CPU in a model on a GPU too.)
         if any(isinstance(leaf, Tensor) for leaf in tree_leaves((args, kwargs))):
             for tensor in tensors_in(result):
                 self._made[id(tensor)] = ref(tensor), self._module()
         return result
 
     def move(self, device: torch.device, modules: Collection[nn.Module], given: Any, result: Any) -> None:
-        """Moves in place what these modules computed and somebody keeps, other than tensors that the caller has given, and
-        those of the result."""
+        """Moves, in place, tensors that these modules computed and that are still referenced.
+
+        Excludes the caller's tensors and those of the result.
+        """
         known = {id(tensor) for tensor in tensors_in((given, result))}
         found: dict[int, list[Tensor]] = {}
         for reference, module in self._made.values():
@@ -55,7 +57,7 @@ class KeptTensors(OperationMode):
 
 
 def _note_device(given: Any, moved: set[int], device: torch.device) -> None:
-    """Sets the device in objects that keep it beside tensors that were moved, as layers of transformers' caches do."""
+    """Updates the device in objects that store it beside moved tensors, as layers of transformers' caches do."""
     waiting, seen = [given], set[int]()
     while waiting and len(seen) < _MOST_OBJECTS:
         value = waiting.pop()
@@ -72,7 +74,7 @@ def _note_device(given: Any, moved: set[int], device: torch.device) -> None:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """An object's own attributes, without asking its class for them."""
+    """Returns an object's own attributes, without calling its class."""
     try:
         found = object.__getattribute__(value, "__dict__")
     except AttributeError:

@@ -1,8 +1,8 @@
-"""Micro-batches: while a block's weights are loaded, a batch goes through it in pieces.
+"""Micro-batches: a batch goes through a block in pieces while the block's weights are loaded.
 
-The weights are copied once for the whole batch, and only one piece's activations are in memory at a time: a batch large
-enough to hide the copies does not need a large batch's memory. Right for blocks that treat the samples of a batch
-independently, as all do but BatchNorm in training.
+The weights are copied once for the whole batch, and only one piece's activations are in memory at a time. A batch large
+enough to hide the copies therefore does not need a large batch's memory. Results are right for blocks that treat the samples
+of a batch independently, as all do except BatchNorm in training.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from memlab._paging.torch_private import BatchNorm, tree_flatten, tree_unflatten
 
-# Gives a context in which a block may be run once more, or None if it need not be checked.
+# Returns a context in which a block may run once more, or None if it need not be checked.
 RerunScope = Callable[[], AbstractContextManager[None] | None]
 
 
 def repeated_blocks(model: nn.Module) -> set[nn.Module]:
-    """The outermost entries of the model's lists of modules: a transformer's blocks, a network's stages.
+    """Returns the outermost entries of the model's lists of modules: a transformer's blocks, a network's stages.
 
     Raises ValueError for a model without such lists.
     """
@@ -40,10 +40,10 @@ def repeated_blocks(model: nn.Module) -> set[nn.Module]:
 def in_micro_batches(
     block: nn.Module, forward: Callable[..., Any], size: int, rerun_scope: RerunScope
 ) -> Callable[..., Any]:
-    """`forward`, called for `size` samples at a time, its results joined.
+    """Returns a function that calls `forward` for `size` samples at a time and joins its results.
 
-    In the forward that is traced, `rerun_scope` gives a context in which the block is run once more. Raises ValueError if it
-    does not give the same whole and in pieces.
+    In the traced forward, `rerun_scope` returns a context in which the block runs once more. Raises ValueError if the whole
+    batch and the pieces give different results.
     """
 
     def pieces(*args: Any, **kwargs: Any) -> Any:
@@ -54,7 +54,7 @@ def in_micro_batches(
         _refuse(block, leaves)
         context = rerun_scope()
         if context is not None:
-            # The block may write to what it is given, count its calls, and draw random numbers.
+            # The block may write to its inputs, count its calls, and draw random numbers.
             spare = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
             devices = {leaf.device for leaf in leaves if isinstance(leaf, Tensor) and leaf.device.type == "cuda"}
             before = {name: buffer.clone() for name, buffer in block.named_buffers()}
@@ -94,7 +94,7 @@ def _set_buffers(block: nn.Module, values: dict[str, Tensor]) -> None:
 
 
 def _refuse(block: nn.Module, leaves: list[Any]) -> None:
-    """Raises RuntimeError for what pieces of a batch cannot share."""
+    """Raises RuntimeError for inputs that pieces of a batch cannot share."""
     for leaf in leaves:
         if not isinstance(leaf, Tensor) and "Cache" in type(leaf).__name__:
             raise RuntimeError(
@@ -107,7 +107,7 @@ def _refuse(block: nn.Module, leaves: list[Any]) -> None:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Whether two results are equal but for rounding."""
+    """Returns True if two results are equal except for rounding."""
     ours, shape = tree_flatten(one)
     theirs, other_shape = tree_flatten(other)
     if shape != other_shape:

@@ -1,4 +1,7 @@
-"""The base of pagers: wraps each module's `forward`, which reports where a thread is; the outermost call is a forward."""
+"""Base class of pagers.
+
+It wraps each module's `forward` to report the position of a thread. The outermost call is a forward.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class ModelPager:
         self.patch = ModulePatch(model, "paged", self._originals)
         self.pagers: list[DevicePager] = []  # One for each device with weights.
         self.known = KnownTensors(model)
-        self.learning_lock = threading.RLock()  # Held while a forward that is learned from runs.
+        self.learning_lock = threading.RLock()  # Held while a forward that memlab learns from runs.
         self.released = False
         self.process = os.getpid()
         sharing = PlanQueries.sharing if memory.share is None else memory.share.members
@@ -52,7 +55,7 @@ class ModelPager:
             pager.pool.edits.accept()
 
     def _watch(self, wrapped_modules: Iterable[WrappedModule], thread: threading.local) -> None:
-        """Puts the patch on modules. `thread.context` is what calls within a forward are reported to."""
+        """Patches the modules. Calls within a forward are reported to `thread.context`."""
         for wrapped in wrapped_modules:
             self.patch.wrap(wrapped.module, self._wrapper(wrapped, thread), wrapped.method)
             if isinstance(wrapped.module, nn.RNNBase):
@@ -64,8 +67,8 @@ class ModelPager:
         return lambda original: PatchedForward(wrapped, original, thread, self._outermost_call)
 
     def _outermost_call(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Runs a call that is in no other call of this model: the forward is this call."""
-        if self.released:  # The program still calls this, which it has wrapped in something of its own.
+        """Runs a call that is not inside another call of this model. This call is the forward."""
+        if self.released:  # The program has wrapped this method and still calls it.
             return original(*args, **kwargs)
         self._refuse_call()
         try:
@@ -75,7 +78,7 @@ class ModelPager:
             raise
 
     def _cure_of_added(self) -> str:
-        """What to do about tensors that were added to the paged model."""
+        """Remedy for tensors added to the paged model."""
         return "call memlab.unpage(model) before adding to it, and page it again"
 
     def _call(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -96,7 +99,7 @@ class ModelPager:
             )
 
     def release(self) -> None:
-        """Takes everything off the model again; its tensors stay views of the arena, which they keep alive."""
+        """Removes the patch from the model. The tensors stay views of the arena, which they keep alive."""
         if any(pager.in_forward() for pager in self.pagers):
             raise RuntimeError("a forward of this model is under way: call memlab.unpage(model) when it has ended")
         is_forked = os.getpid() != self.process
@@ -124,7 +127,7 @@ class ModelPager:
         )
 
     def _learning_forward(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Runs a forward and learns from it what it needs or how long it takes."""
+        """Runs a forward and learns the weights it needs or its duration."""
         raise NotImplementedError
 
     def _forward(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -1,8 +1,8 @@
 """The attributes that memlab sets on a model's modules and removes again: wrapped ``forward`` methods, guards, the plan.
 
-A module gets an instance attribute ``forward`` (as accelerate does), rather than a wrapper module or a hook: PyTorch takes
-no fast path for modules with hooks, and the last bits of results would differ. Copies and pickles leave the patch out, so
-that a copy of a paged model is an ordinary model.
+A module gets an instance attribute ``forward`` (as accelerate does), not a wrapper module or a hook. PyTorch takes no fast
+path for modules with hooks, and the last bits of results would differ. Copies and pickles omit the patch, so a copy of a
+paged model is an ordinary model.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from memlab._paging.torch_private import (
     version_of,
 )
 
-MARK = "_memlab_plan"  # The attribute of the outermost module that holds the mark.
+MARK = "_memlab_plan"  # Attribute of the outermost module that holds the mark.
 _ABSENT = object()
 
 
@@ -44,16 +44,16 @@ class Mark:
 
 
 class InPlaceOfMethod:
-    """What is in a module's attribute in place of its method. In a copy of the module it becomes the method again.
+    """Object that replaces a method in a module's attribute. In a copy of the module it becomes the method again.
 
-    Most copies leave it out (see `ModulePatch.state`); those of parametrized modules copy all attributes.
+    Most copies omit it (see `ModulePatch.state`). Copies of parametrized modules contain all attributes.
     """
 
     module: weakref.ref[nn.Module]
     name: str
 
     def stand_in(self, module: nn.Module, name: str, function: Callable[..., Any]) -> None:
-        """Has it look like `function`: programs (transformers among them) read the signature of a forward."""
+        """Makes it look like `function`: programs (transformers among them) read the signature of a forward."""
         self.module = weakref.ref(module)
         self.name = name
         functools.update_wrapper(cast("Callable[..., Any]", self), function)
@@ -82,18 +82,18 @@ class PatchedForward(InPlaceOfMethod, _native.WatchedForward):
 
 
 class ModulePatch:
-    """The attributes that memlab has set on a model's modules."""
+    """Attributes that memlab has set on a model's modules."""
 
     def __init__(self, model: nn.Module, what: str, originals: Callable[[nn.Module], dict[str, Any]]) -> None:
         self.model = model
         self.what = what  # "paged", "chunked": for messages.
         self.originals = originals  # A module's dictionaries of tensors, as they are outside of forwards.
         self.attributes: dict[nn.Module, dict[str, tuple[Any, Any]]] = {}  # By name: the value before, memlab's value.
-        self.residents: set[int] = set()  # Ids of the tensors that are on the device for good.
-        self.host_copies: dict[int, tuple[weakref.ref[Tensor], int]] = {}  # Of those: a copy, and of which version.
+        self.residents: set[int] = set()  # Ids of the tensors that stay on the device.
+        self.host_copies: dict[int, tuple[weakref.ref[Tensor], int]] = {}  # By id: a copy, and the copied version.
 
     def guard(self) -> None:
-        """Has every module refuse moves and casts, and copies, pickles and state dictionaries contain nothing of memlab."""
+        """Makes every module refuse moves and casts, and keeps memlab out of copies, pickles and state dictionaries."""
         for module in self.model.modules():
             self._set(module, APPLY, PatchedMethod(module, APPLY, self._refuse))
             self._set(module, "__getstate__", PatchedMethod(module, "__getstate__", functools.partial(self.state, module)))
@@ -101,7 +101,10 @@ class ModulePatch:
             self._set(module, SAVE_TO_STATE_DICT, PatchedMethod(module, SAVE_TO_STATE_DICT, save))
 
     def mark(self, plan: Any, release: Callable[[], None], device: torch.device) -> None:
-        """Puts the plan on the model, also as `memlab` unless the model has such an attribute, and where the model runs."""
+        """Stores the plan and the device on the model.
+
+        The plan is also its attribute `memlab`, unless that name is taken.
+        """
         self._set(self.model, MARK, Mark(self.model, plan, release))
         self._set(self.model, ACCELERATE, ExecutionDevice(device))
         if not hasattr(self.model, "memlab"):
@@ -120,7 +123,7 @@ class ModulePatch:
         self._set(module, name, patched)
 
     def make_no_op(self, module: nn.Module, name: str) -> None:
-        """Replaces a method by one that does nothing."""
+        """Replaces a method by a function that does nothing."""
         self._set(module, name, PatchedMethod(module, name, lambda: None))
 
     def unwrap(self, module: nn.Module) -> None:
@@ -153,14 +156,14 @@ class ModulePatch:
         )
 
     def _save_to_state_dict(self, module: nn.Module, *args: Any, **kwargs: Any) -> None:
-        """`state_dict` of one module, with the true values, also while a forward is under way."""
+        """Writes `state_dict` of one module with the true values, even during a forward."""
         twin = object.__new__(type(module))
         twin.__dict__.update(module.__dict__)
         twin.__dict__.update(self.originals(module))
         getattr(type(module), SAVE_TO_STATE_DICT)(twin, *args, **kwargs)
 
     def state(self, module: nn.Module) -> Any:
-        """What pickle and copy are given: the module as it would be without memlab."""
+        """Returns the state for pickle and copy: the module as it would be without memlab."""
         method = getattr(type(module), "__getstate__", None)
         state = module.__dict__
         if method is not None and method is not getattr(object, "__getstate__", None):
@@ -178,7 +181,7 @@ class ModulePatch:
         return state
 
     def _on_host(self, tensor: Any) -> Any:
-        """A copy in host memory of a tensor that is resident; all others are on the host."""
+        """Returns a copy of a resident tensor in host memory. All other tensors are already on the host."""
         if id(tensor) not in self.residents or tensor.device.type == "cpu":
             return tensor
         # Modules that share a tensor share its copy. While the model is copied or pickled, the copier keeps it alive.
@@ -193,13 +196,13 @@ class ModulePatch:
 
 
 def mark_on(model: nn.Module) -> Mark | None:
-    """The mark of a model that was itself given to `page` or `chunk`."""
+    """Returns the mark of a model that was itself passed to `page` or `chunk`."""
     mark = model.__dict__.get(MARK)
     return mark if isinstance(mark, Mark) and mark.model() is model else None
 
 
 def is_patched(model: nn.Module) -> bool:
-    """Whether a model, a part of it, or the whole around it is paged or chunked."""
+    """Returns True if a model, a part of it, or a model around it is paged or chunked."""
     for module in model.modules():
         guard = module.__dict__.get(APPLY)
         if isinstance(guard, PatchedMethod) and guard.module() is module:

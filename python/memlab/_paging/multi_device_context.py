@@ -1,4 +1,4 @@
-"""A thread in a forward over several devices: which device it is on, and what has moved there with it."""
+"""A thread in a forward over several devices: its device, and the tensors that moved there with it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from memlab._paging.torch_private import version_of
 
 
 class Hops:
-    """How often forwards went on on another device, and what they took there."""
+    """Number of device changes in forwards, and the bytes moved by them."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -40,7 +40,7 @@ class Hops:
 def inputs_on(
     args: tuple[Any, ...], kwargs: dict[str, Any], devices: Sequence[torch.device], at: int
 ) -> tuple[tuple[Any, ...], dict[str, Any], bool]:
-    """The arguments of a forward that begins on the device `at`, and whether some of them are on others of the devices."""
+    """Returns the arguments of a forward that begins on device `at`, and True if some are on other devices of the model."""
     device = devices[at]
     if device.type == "cpu":
         return args, kwargs, False
@@ -63,10 +63,10 @@ def inputs_on(
 def _by_argument(
     args: tuple[Any, ...], kwargs: dict[str, Any], moved: Callable[[Tensor], Tensor], within: Callable[[Tensor], Tensor]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """`moved` of arguments that are tensors, `within` of tensors in others.
+    """Applies `moved` to arguments that are tensors, and `within` to tensors inside other arguments.
 
-    A container may have what an earlier forward has left there for each layer, such as a cache of keys, and is not to be
-    copied: the model may write to it.
+    A container may hold an earlier forward's tensors for each layer, such as a KV cache. It is not copied, because the model
+    may write to it.
     """
 
     def argument(value: Any) -> Any:
@@ -76,7 +76,7 @@ def _by_argument(
 
 
 class SurveyContext:
-    """A thread in the surveyed forward, all of which runs on one device."""
+    """A thread in the surveyed forward, which runs on one device."""
 
     def __init__(self, tracer: SurveyTracer) -> None:
         self.tracer = tracer
@@ -106,12 +106,12 @@ class MultiDeviceContext:
         self.boundaries = boundaries
         self.homes = homes
         self.devices = devices
-        self.at = at  # The stretch that the thread is in.
-        self.moves = moves  # Not everything is on one device, as it is before the first border.
-        self.at_home = False  # It is in a module that is in one stretch as a whole: nothing in that moves.
+        self.at = at  # Stretch that the thread is in.
+        self.moves = moves  # Tensors are on several devices, as after the first border.
+        self.at_home = False  # It is in a module that lies in one stretch, so nothing in it moves.
         self.hops = hops
         # By tensor, stretch and whether gradients are enabled: the tensor, its version, and its copy. Masks and positions
-        # go to every layer, and are copied once.
+        # are used by every layer, and are copied once.
         self.copies: dict[tuple[int, int, bool], tuple[weakref.ref[Tensor], int, Tensor]] = {}
 
     def call(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -126,7 +126,7 @@ class MultiDeviceContext:
         return result
 
     def _enter(self, index: int, args: Any, kwargs: Any) -> tuple[Any, Any, bool]:
-        """A module's call begins. Returns its arguments, on its device, and whether it is the one that came home."""
+        """Begins a module's call. Returns its arguments on its device, and True if the call has to reset `at_home`."""
         home = None if self.at_home else self.homes[index]
         if home is not None:
             crosses = home.stretch != self.at
@@ -142,7 +142,7 @@ class MultiDeviceContext:
         return args, kwargs, home is not None and home.whole
 
     def device(self) -> torch.device:
-        """The device that the thread is on."""
+        """Device that the thread is on."""
         return self.devices[self.at]
 
     def _cross(self, stretch: int) -> None:
@@ -154,13 +154,14 @@ class MultiDeviceContext:
             torch.cuda.set_device(device)  # Modules may create tensors on "cuda".
 
     def _known(self, tensor: Tensor, crosses: bool) -> Tensor:
-        """The tensor where it is, if that is a device of the model: its layers move what they are given."""
+        """Leaves the tensor where it is, if that is a device of the model: its layers move their arguments."""
         return tensor if tensor.device in self.devices else self._here(tensor, crosses)
 
     def _here(self, tensor: Tensor, crosses: bool) -> Tensor:
-        """The tensor on the device that the thread is on.
+        """Returns the tensor on the device that the thread is on.
 
-        PyTorch has the copy wait for both devices' current streams, and these for the copy; the host waits for none.
+        PyTorch makes the copy wait for both devices' current streams, and these streams for the copy. The host does not
+        wait.
         """
         key = id(tensor), self.at, torch.is_grad_enabled()
         found, version, copy = self.copies.get(key, (None, 0, tensor))
@@ -168,7 +169,7 @@ class MultiDeviceContext:
             return copy
         device = self.devices[self.at]
         if device.type == "cpu":
-            # Devices of the CPU have one memory: what comes later than with the hop is on this device already.
+            # Devices of the CPU share one memory: tensors that arrive after the hop are already on this device.
             if not crosses or tensor.dim() == 0:
                 return tensor
             copy = tensor.clone()

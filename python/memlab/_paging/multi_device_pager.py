@@ -46,7 +46,7 @@ class MultiDevicePager(ModelPager):
         self.hops = Hops()
         self.thread = ThreadContext()
         self.called_this_stage: set[int] = set()  # Indices of modules of outermost calls in this stage.
-        self.to_move: set[int] = set()  # Those whose first call after the survey is still to come.
+        self.to_move: set[int] = set()  # Modules whose first call after the survey is still to come.
         self.modules = list(model.modules())
         self.cut: Cut | None = None
         self.boundaries: list[list[WrappedModule]] = []
@@ -58,7 +58,7 @@ class MultiDevicePager(ModelPager):
         self.surveyor: SurveyPager | None = survey_pager(
             self.model, self.weights, self._wrapped(), self.memory, self.settings[0], self.state, self.patch
         )
-        self.pagers = [self.surveyor]  # Until there is one for each stretch.
+        self.pagers = [self.surveyor]  # Until each stretch has its own.
 
     def _wrapped(self) -> list[WrappedModule]:
         return [WrappedModule(module, index) for index, module in enumerate(self.modules)]
@@ -76,7 +76,7 @@ class MultiDevicePager(ModelPager):
             )
 
     def _learning_forward(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Runs a surveyed or measuring forward; one thread at a time."""
+        """Runs a surveyed or measuring forward, one thread at a time."""
         index = wrapped.index
         if index in self.called_this_stage:
             # The second outermost call of this module: the calls before it were a whole forward.
@@ -84,7 +84,7 @@ class MultiDevicePager(ModelPager):
         moving = index in self.to_move
         result = self._forward(wrapped, original, args, kwargs)
         if moving:
-            # Its times are of no use: what the survey had left on the first device moved.
+            # Its times are useless: tensors that the survey left on the first device moved.
             self.to_move.discard(index)
             return result
         self.called_this_stage.add(index)
@@ -110,7 +110,7 @@ class MultiDevicePager(ModelPager):
         sum_up(self.state, [pager.state for pager in self.pagers])
 
     def _page_stretches(self, surveyor: SurveyPager) -> None:
-        """Cuts the model by what its survey has shown, and pages each stretch to its device."""
+        """Cuts the model according to its survey, and pages each stretch to its device."""
         survey = surveyor.survey
         surveyor.stop()
         self.surveyor, self.pagers = None, []
@@ -138,7 +138,7 @@ class MultiDevicePager(ModelPager):
         self._note_idle(survey)
 
     def _note_idle(self, survey: Survey) -> None:
-        """Says why devices have nothing to do, if the model cannot be cut."""
+        """Records why devices are idle, if the model cannot be cut."""
         if len(self.pagers) == len(self.settings) or survey.borders():
             return
         why = next(iter(survey.reasons().values()), "it is one module")
@@ -172,12 +172,12 @@ class MultiDevicePager(ModelPager):
 
     @contextmanager
     def _scope(self, devices: list[torch.device], at: int, moves: bool) -> Iterator[SurveyContext | MultiDeviceContext]:
-        """The calling thread is in a forward, which begins in the stretch `at`. See `MultiDeviceContext` for `moves`."""
+        """Marks the calling thread as in a forward, which begins in stretch `at`. See `MultiDeviceContext` for `moves`."""
         if self.cut is not None:
             share_touches(self.cut.stretches, self.pagers)
         with ExitStack() as stack:
             if devices[at].type == "cuda":
-                stack.enter_context(torch.cuda.device(devices[at]))  # And back to the caller's at the end, wherever that is.
+                stack.enter_context(torch.cuda.device(devices[at]))  # Restores the caller's device at the end.
             for pager in self.pagers:
                 stack.enter_context(pager.forward_scope())
             contexts = [pager.thread_state.context for pager in self.pagers]
@@ -198,7 +198,10 @@ class MultiDevicePager(ModelPager):
                 self.thread.context = None
 
     def _saved_tensors(self) -> SavedTensors:
-        """The hooks for what autograd saves, of all devices; made again when one of them has another placement."""
+        """Returns the hooks of all devices for tensors that autograd saves.
+
+        They are created again when a device gets another placement.
+        """
         parts = [pager.stages.saved_tensors() for pager in self.pagers]
         if self.saved is None or self.saved[0] != parts:
             self.saved = parts, SavedTensors.joined(parts)

@@ -1,4 +1,4 @@
-"""The plan of a model over several devices, from those of its devices."""
+"""The plan of a model over several devices, computed from the plans of its devices."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from memlab._paging.plan_state import PlanState
 
 
 def sum_up(whole: PlanState, parts: list[PlanState]) -> None:
-    """Writes the sums of the devices' plans into the model's, whose forward is theirs one after another."""
+    """Writes the sums of the devices' plans into the model's plan, whose forward runs theirs one after another."""
     if parts == [whole]:
         return
     whole.parts = parts

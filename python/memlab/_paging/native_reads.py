@@ -1,4 +1,4 @@
-"""What native code reads of tensors."""
+"""Attributes that native code reads of tensors."""
 
 from torch import Tensor
 

@@ -1,4 +1,4 @@
-"""Hooks of accelerate and diffusers: what memlab tells them of a paged model, and which of theirs exclude paging."""
+"""Hooks of accelerate and diffusers: reports a paged model to them, and refuses hooks that exclude paging."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Any
 import torch
 from torch import nn
 
-# Where accelerate keeps its hook of a module, and diffusers the registry of its hooks.
+# Attributes for accelerate's hook of a module, and for diffusers' registry of hooks.
 ACCELERATE = "_hf_hook"
 DIFFUSERS = "_diffusers_hook"
 
-# Hooks of diffusers that move or cast weights, by the names in the registry.
+# Hooks of diffusers that move or cast weights, by their names in the registry.
 _MOVING = ("group_offloading", "lazy_prefetch_group_offloading", "layer_execution_tracker", "layerwise_casting")
 
 
 class ExecutionDevice:
-    """Stands where accelerate keeps the hook of an offloaded model, and says on which device the model runs.
+    """Replaces accelerate's hook of an offloaded model, and names the device on which the model runs.
 
-    Pipelines of diffusers, and models of transformers that call others, make their inputs on this device. The weights of
-    such a model may lie elsewhere, which is so here too.
+    Diffusers pipelines, and transformers models that call others, create their inputs on this device. The weights of such a
+    model may be elsewhere, as they are here.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.execution_device = device
-        self.io_same_device = False  # transformers sets it for `generate`; results stay on the device here.
+        self.io_same_device = False  # transformers sets it for `generate`. Results stay on the device here.
 
     def init_hook(self, module: nn.Module) -> nn.Module:
         return module

@@ -20,8 +20,8 @@ class PlacedUnit:
     on_device: list[Tensor]
     unloaded: list[Tensor]
     unloaded_versions: list[int]
-    # Lists, with what is there while the unit is loaded and what while it is not. A resident unit has none, nor entries of
-    # dictionaries in `forms`: its tensors on the device are there all the time.
+    # Lists, with their tensors while the unit is loaded and while it is not. A resident unit has none, and no entries of
+    # dictionaries in `forms`: its tensors are always on the device.
     lists: list[tuple[ListSlot, Tensor, Tensor]]
     forms: _native.UnitForms
 

@@ -1,16 +1,16 @@
-"""Which units are resident, and where in the ring the others are loaded."""
+"""Resident units, and the places of the other units in the ring."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# A unit over a place of which a part is free first is copied in pieces; after each wait, at least so many bytes.
+# Copies over a place that becomes free in parts are made in pieces. Each wait is followed by at least this many bytes.
 LEAST_PIECE = 16 << 20
 
 
 @dataclass
 class Placement:
-    """What the planner found, with its field names. Sizes are bytes, times nanoseconds."""
+    """The planner's result, with its field names. Sizes are bytes, times nanoseconds."""
 
     resident: list[bool]
     places: list[tuple[int, int] | None]  # Per unit: offset and bytes in the ring, or None: resident.

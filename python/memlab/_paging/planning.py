@@ -1,4 +1,4 @@
-"""From measured times to a placement: what the planner is told, and what its answer means."""
+"""From measured times to a placement: calls the planner and interprets its answer."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from memlab._paging.settings import Settings
 from memlab._paging.sizes import readable
 from memlab._paging.units import Point, Schedule, Unit, units_by_module
 
-# What the bus takes for each copy, so that many small units are not planned as free.
+# Bus time of each copy, so that many small units are not planned as free.
 COPY_OVERHEAD_NS = 3_000
-# What the host takes for each copy, with the launches that are slower while it is under way: 100 to 220 us with an H100.
+# Host time of each copy, including the slower launches during it: 100 to 220 us with an H100.
 HOST_COPY_NS = 150_000
 
 
 def make_placement(
     schedule: Schedule, times: list[int], host_ns: int, plan: PlanState, settings: Settings, activations: int
 ) -> Placement:
-    """Asks the planner for residents and a ring. Drops units from `schedule` that were not used in the trace and do not fit.
+    """Plans residents and a ring. Drops units from `schedule` that the trace did not use and that do not fit.
 
     Args:
-        times: per point, nanoseconds that the device computes.
-        host_ns: what the host takes for a forward without copies, if the device waits for it; 0 otherwise.
+        times: per point, nanoseconds of compute on the device.
+        host_ns: host time of a forward without copies, if the device waits for it; 0 otherwise.
         activations: bytes.
 
-    Raises: ValueError if the budget is too small; says how much is needed.
+    Raises: ValueError if the budget is too small. It names the required bytes.
     """
     units = [unit for unit in schedule.units if unit.traced]
     unused = [unit for unit in schedule.units if not unit.traced]
@@ -73,7 +73,7 @@ def _planned(
     minimum: bool,
     available: int,
 ) -> Placement:
-    """What the planner makes of units. Raises: ValueError if they do not fit."""
+    """Returns the planner's placement of units. Raises: ValueError if they do not fit."""
     found = _native.plan(
         [unit.nbytes for unit in units],
         [(point.units, times[i] if times else 0) for i, point in enumerate(schedule.points)],
@@ -92,7 +92,7 @@ def _planned(
 
 
 def _available(units: list[Unit], schedule: Schedule, bytes_per_second: float, settings: Settings, activations: int) -> int:
-    """Bytes that weights may take. Neighbouring units do not share a place for the sake of the reserve."""
+    """Returns the bytes that weights may take. Neighbouring units do not share a place only to keep the reserve free."""
     available = capacity(settings.device, activations)
     largest = max((_bytes_of(_copied(units, point)) for point in schedule.points), default=0)
     if _bytes_of(_staying(units)) + 2 * largest <= available:
@@ -101,7 +101,7 @@ def _available(units: list[Unit], schedule: Schedule, bytes_per_second: float, s
     try:
         least = _planned(units, schedule, [], 0, bytes_per_second, None, True, everything)
     except ValueError:
-        return everything  # Which does not suffice: whoever plans with it says so.
+        return everything  # Not enough: the planning that follows raises with the required bytes.
     return max(available, least.ring_bytes + least.resident_bytes)
 
 
@@ -110,7 +110,7 @@ def _staying(units: list[Unit]) -> list[Unit]:
 
 
 def _copied(units: list[Unit], point: Point) -> list[Unit]:
-    """The units of a point that need not stay on the device."""
+    """Returns the units of a point that need not stay on the device."""
     return [units[index] for index in point.units if not units[index].must_be_resident]
 
 
@@ -119,7 +119,7 @@ def _bytes_of(units: list[Unit]) -> int:
 
 
 def _check(units: list[Unit], schedule: Schedule, allowed: int, whose: str) -> None:
-    """Raises ValueError that names the units, if units that are needed at the same time do not fit."""
+    """Raises ValueError that names the units, if units needed at the same time do not fit."""
     staying = _bytes_of(_staying(units))
     for point in schedule.points:
         together = _copied(units, point)

@@ -1,7 +1,7 @@
 """The weights of nn.LSTM, nn.GRU and nn.RNN in the layout that cuDNN reads: one piece of memory, in cuDNN's order.
 
-PyTorch lays them out so when such a module is moved to a GPU. Otherwise it copies them together before every call and warns,
-and kernels, and so the last bits, may differ.
+PyTorch creates this layout when such a module moves to a GPU. Without it, PyTorch copies the weights together before every
+call and warns, and kernels, and therefore the last bits of results, may differ.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from memlab._paging.torch_private import rnn_weights, storage_key
 
 
 def weights_of(module: nn.RNNBase) -> list[Tensor]:
-    """Its weights in PyTorch's order; none if they are not plain parameters (parametrized, pruned)."""
+    """Returns its weights in PyTorch's order; none if they are not plain parameters (parametrized, pruned)."""
     weights = rnn_weights(module)
     found = [weight for weight in weights if weight is not None and weight.is_contiguous()]
     distinct = len({id(weight) for weight in found}) == len(weights)
@@ -21,9 +21,9 @@ def weights_of(module: nn.RNNBase) -> list[Tensor]:
 
 
 def cudnn_layout(module: nn.RNNBase, device: torch.device) -> tuple[list[int], int] | None:
-    """Where each of `weights_of` begins on a GPU, in bytes, and bytes in all; None if PyTorch does not join them there.
+    """Returns the start of each of `weights_of` on a GPU, and the total bytes; None if PyTorch does not join them.
 
-    Read off a module of the same sizes, which takes twice their memory on the device for a moment.
+    Reads the layout from a module of the same sizes, which briefly takes twice their memory on the device.
     """
     weights = weights_of(module)
     if device.type != "cuda" or not weights:

@@ -1,6 +1,6 @@
 """Backward through frozen weights: autograd saves the place of a weight in the arena, and reads its bytes later.
 
-A view of device memory would hold another weight's bytes by the time of the backward.
+A saved view of device memory would contain another weight's bytes by the time of the backward.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _SavedView:
 
 @dataclass
 class _PackedByOthers:
-    """What hooks that were installed before (checkpointing, offloading) made of a tensor."""
+    """A tensor packed by hooks that were installed earlier (checkpointing, offloading)."""
 
     packed: Any
     unpack: Callable[[Any], Tensor]
@@ -44,7 +44,7 @@ class _PackedByOthers:
 class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
     """Replaces views of paged weights that autograd saves by their places in the arena.
 
-    Where others hook what is saved (the recomputation of a checkpointed block) they are given everything, weights as copies.
+    Other hooks of saved tensors (such as those of a checkpointed block) receive every tensor, and weights as copies.
     """
 
     def __init__(self, weights: list[Weight], device: torch.device) -> None:
@@ -59,7 +59,10 @@ class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
 
     @classmethod
     def joined(cls, several: list[SavedTensors]) -> SavedTensors:
-        """One for the weights of several devices. (Each would be others' hooks to the next.)"""
+        """Joins the hooks for the weights of several devices into one.
+
+        Separate hooks would treat each other as foreign.
+        """
         one = cls([], torch.device("cpu"))
         for each in several:
             one.by_storage |= each.by_storage

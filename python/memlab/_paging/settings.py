@@ -1,4 +1,4 @@
-"""The arguments of `memlab.page`, checked before anything is moved. Messages say what to give instead."""
+"""The arguments of `memlab.page`, checked before anything is moved. Messages name valid values."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import torch
 
 from memlab._paging.sizes import bytes_of
 
-# What to do when a weight was edited between forwards: raise, or copy it to the device.
+# Reaction to a weight edited between forwards: raise, or copy it to the device.
 OnChange = Literal["error", "upload"]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """See `memlab.page` for what each means."""
+    """See `memlab.page` for the meaning of each."""
 
     device: torch.device
     max_layer_size: int = -1
-    budget: int | str | None = None  # Bytes, "min", or None: as little as still hides the copies.
+    budget: int | str | None = None  # Bytes, "min", or None: the least that still hides the copies.
     lookahead: int | None = None  # Units; None: as many as the ring holds.
     micro_batch: int | None = None
     on_change: OnChange = "error"
-    shared: str | None = None  # The name of those that share, "" for all of the host; None: nothing is shared.
+    shared: str | None = None  # Name of the sharing group, "" for the whole host; None: nothing is shared.
     bytes_per_second: float | None = None  # Paces the copies of the host backend, for benchmarks; not an argument of `page`.
 
     @classmethod
     def several(cls, devices: list[Any] | tuple[Any, ...], budget: Any = None, **options: Any) -> list[Settings]:
-        """The same for several devices. `budget`: one for each device, by position or by device, or one that each has."""
+        """Returns settings for several devices. `budget`: one for each device, by position or by device, or one for all."""
         if not devices:
             raise _refusal("device", devices, 'a device, such as "cuda", or a list of them')
         if options.get("micro_batch") is not None:
@@ -69,7 +69,10 @@ class Settings:
         on_change: OnChange = "error",
         shared: str | None = None,
     ) -> Settings:
-        """The arguments of `memlab.page`. Raises ValueError that names one that is wrong; see `device_of` for the device."""
+        """Checks the arguments of `memlab.page`.
+
+        Raises ValueError that names a wrong one; see `device_of` for the device.
+        """
         if prefetch != "auto" and (isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0):
             raise _refusal("prefetch", prefetch, '"auto" or a number of units')
         if order != "traced":
@@ -106,7 +109,10 @@ def _refusal(name: str, value: Any, wanted: str) -> ValueError:
 
 
 def device_of(device: torch.device | str) -> torch.device:
-    """The device with its index. Raises RuntimeError if there is no such device, ValueError or TypeError if it is none."""
+    """Returns the device with its index.
+
+    Raises RuntimeError if it does not exist, ValueError or TypeError if it is not a device.
+    """
     if isinstance(device, (list, tuple)):
         raise ValueError(f"device={device!r}: only memlab.page takes several devices; give one")
     try:

@@ -1,7 +1,7 @@
-"""Wraps a paged model's forwards: traces the first, then loads units for each.
+"""Wraps a paged model's forwards: traces the first, then loads units for the others.
 
-In the first forward, which runs eagerly, each weight is copied for the operation that uses it. `Stages` makes the placements
-of the units.
+In the first forward, which runs eagerly, each weight is copied for the operation that uses it. `Stages` creates the
+placements of the units.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from memlab._paging.torch_private import tree_leaves, without_dispatch_modes
 
 
 class SingleDevicePager(ModelPager):
-    """A model that is paged to one device: its forwards, in which the pipeline loads units."""
+    """A model that is paged to one device: its forwards, for which the pipeline loads units."""
 
     def __init__(
         self, model: nn.Module, weights: list[Weight], memory: ArenaMemory, settings: Settings, state: PlanState
@@ -48,20 +48,20 @@ class SingleDevicePager(ModelPager):
         self.pagers = [self.pager]
         self.clock = self.pager.clock
         self.called_this_stage: set[WrappedModule] = set()  # Modules of outermost calls in this stage.
-        self.measured_call: tuple[WrappedModule, list[int]] | None = None  # The last one, and how large its input was.
+        self.measured_call: tuple[WrappedModule, list[int]] | None = None  # The last one, and the size of its input.
         self._watch(wrapped_modules, self.pager.thread_state)
 
     def _accept_edits(self) -> None:
-        """Takes edits, and what was added to the model."""
+        """Accepts edits, and tensors added to the model."""
         self._keep_added()
         super()._accept_edits()
 
     @torch.no_grad()
     @torch.inference_mode(False)
     def _keep_added(self) -> None:
-        """Moves tensors that the model got after it was paged to the device for good.
+        """Moves tensors that were added to the model after it was paged to the device, where they stay.
 
-        Raises: RuntimeError for a weight that another module holds now, too.
+        Raises: RuntimeError for a weight that another module now holds too.
         """
         added = self.known.added()
         ours = {id(paged.tensor) for paged in self.pager.pool.edits.tensors}
@@ -92,7 +92,7 @@ class SingleDevicePager(ModelPager):
         return lambda original: watch(in_micro_batches(wrapped.module, original, pieces, self._rerun_context))
 
     def _entry(self, wrapped: WrappedModule, thread: threading.local, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A method that computes with the module's tensors: a call with tensors that is in no forward is one."""
+        """Wraps a method that computes with the module's tensors. A call with tensors outside a forward is a forward."""
 
         def method(*args: Any, **kwargs: Any) -> Any:
             if thread.context is not None or device_of_first((args, kwargs)) is None:
@@ -102,7 +102,7 @@ class SingleDevicePager(ModelPager):
         return method
 
     def _rerun_context(self) -> AbstractContextManager[None] | None:
-        """In the traced forward: a context in which nothing is traced. Needs weights that are mapped, as none is loaded."""
+        """Returns, in the traced forward, a context without tracing. Requires mapped weights, because none is loaded."""
         tensors = self.pager.pool.edits.tensors
         if (
             self.pager.stages.stage is not Stage.TRACING
@@ -122,7 +122,7 @@ class SingleDevicePager(ModelPager):
             self.pager.thread_state.context = context
 
     def _learning_forward(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Runs a tracing or measuring forward; one thread at a time."""
+        """Runs a tracing or measuring forward, one thread at a time."""
         stages = self.pager.stages
         if self.settings.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
@@ -144,7 +144,7 @@ class SingleDevicePager(ModelPager):
         return result
 
     def _checked_forward(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Runs a forward that checks the measured one, if it is a call of the same module with as large an input."""
+        """Runs a forward that checks the measured one, if it is a call of the same module with an input of the same size."""
         stages = self.pager.stages
         with self.pager.forwards_lock:
             check = stages.next_check()
@@ -175,7 +175,7 @@ class SingleDevicePager(ModelPager):
         device = self.settings.device
         if device.type != "cpu":
             args, kwargs = to_device(args, device), to_device(kwargs, device)
-        # In this order: the saved-tensor hooks depend on the placement, which the begin of a forward may change.
+        # In this order: the saved-tensor hooks depend on the placement, which the start of a forward may change.
         with (
             self.pager.forward_scope(),
             nullcontext() if torch.is_inference_mode_enabled() else self.pager.stages.saved_tensors(),
@@ -188,5 +188,5 @@ class SingleDevicePager(ModelPager):
 
 
 def _sizes(args: Any, kwargs: Any) -> list[int]:
-    # Not `tensors_in`, which belongs to the tracer: in a compiled model, Dynamo would look at its frame.
+    # Not `tensors_in`, which belongs to the tracer: in a compiled model, Dynamo would trace its frame.
     return [leaf.numel() for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]

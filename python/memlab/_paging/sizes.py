@@ -1,4 +1,4 @@
-"""Sizes as people type and read them: the grammar of the command, which the native module has."""
+"""Sizes as people type and read them: the grammar of the command, implemented in the native module."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Where a model is cut for several devices: a consecutive stretch of its pieces for each, so that the slowest is fastest.
+"""Splits a model over several devices: a consecutive stretch of its pieces for each, so that the slowest is fastest.
 
-A device computes with its stretch and meanwhile copies what does not fit in its memory, so that a stretch takes
+A device computes its stretch and meanwhile copies the weights that do not fit in its memory, so a stretch takes
 
     max(compute, (bytes - budget) / bandwidth)
 
-which is also the bound that the planner of one device uses. `split` makes the longest of these times as short as it can be,
-and among such splits their sum. It is exact: a stretch takes at least as long as any part of it.
+The planner of one device uses the same bound. `split` minimises the longest of these times and, among such splits, their
+sum. It is exact, because a stretch takes at least as long as any part of it.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Piece:
-    """What no border may cut."""
+    """A part of the model that no border may cut."""
 
-    weights: Mapping[Any, int] = field(default_factory=dict)  # Bytes of each; pieces of one stretch share what both have.
+    weights: Mapping[Any, int] = field(default_factory=dict)  # Bytes of each; pieces of one stretch share common weights.
     compute_ns: float = 0.0
 
 
 @dataclass(frozen=True)
 class DeviceCapacity:
-    """What a device has."""
+    """Budget and bandwidth of a device."""
 
     budget: int
     bytes_per_second: float
 
 
-# What a stretch takes that has a weight larger than its device's budget: more than any that fits.
+# Time of a stretch with a weight larger than its device's budget: longer than any stretch that fits.
 UNFIT_NS = 1e30
 
 Times = list[list[float]]  # By first piece and end (exclusive): nanoseconds of a stretch on one device.
 
 
 def split(pieces: Sequence[Piece], capacities: Sequence[DeviceCapacity]) -> list[int]:
-    """The first piece of each device, beginning with 0. That of an empty stretch is where the next one begins.
+    """Returns the first piece of each device, starting with 0. The first piece of an empty stretch is that of the next one.
 
-    Where no split fits, a weight goes to a device that is too small for it: its placement then says how much is needed.
+    If no split fits, a weight goes to a device that is too small for it. Its placement then raises with the required bytes.
     """
     of_device = [_times(pieces, device_capacity) for device_capacity in capacities]
     slowest, _ = _least(of_device, max, math.inf)
@@ -50,7 +50,7 @@ def split(pieces: Sequence[Piece], capacities: Sequence[DeviceCapacity]) -> list
 
 
 def stretch_ns(nbytes: int, largest: int, compute_ns: float, device_capacity: DeviceCapacity) -> float:
-    """How long a device takes for weights of `nbytes`, the largest of which has `largest`."""
+    """Returns the time of a device for weights of `nbytes`, the largest of which has `largest`."""
     if largest > device_capacity.budget:
         return UNFIT_NS
     return max(compute_ns, max(nbytes - device_capacity.budget, 0) / device_capacity.bytes_per_second * 1e9)
@@ -74,12 +74,12 @@ def _times(pieces: Sequence[Piece], device_capacity: DeviceCapacity) -> Times:
 
 
 def _least(of_device: list[Times], joined: Callable[[float, float], float], longest: float) -> tuple[float, list[int]]:
-    """The split whose `joined` time is least, of those in which no stretch takes longer than `longest`."""
+    """Returns the split with the least `joined` time, among those without a stretch longer than `longest`."""
     count = len(of_device[0])
-    # By how many pieces the devices until now have: the least time, and their first pieces.
+    # By number of pieces on the devices so far: the least time, and their first pieces.
     best: list[tuple[float, list[int]]] = [(math.inf if pieces else 0.0, []) for pieces in range(count)]
     for times in of_device:
-        # Of equal splits, one in which earlier devices have more.
+        # Among equal splits, one in which earlier devices have more.
         best = [
             min(
                 (

@@ -1,11 +1,11 @@
-"""The stages of a paged model, tracing, measuring and settled: makes the next placement from the last forwards.
+"""The stages of a paged model, tracing, measuring and settled: creates the next placement from the last forwards.
 
 tracing ──trace──▶ units and points ──▶ measuring ──times──▶ settled
                                         first placement      final placement: addresses no longer change
 
-Without a budget, two settled forwards check what was measured, and all is planned again if the first of them computes for
-far less time, since the measured one was slow by chance; or if the host takes longer for both than was predicted for the
-device, since copies then cost time however well they are hidden.
+Without a budget, two settled forwards check the measurement, and memlab plans again in two cases. Either the first of them
+computes for far less time, because the measured one was slow by chance. Or the host takes longer for both than predicted
+for the device, because copies then cost time however well they are hidden.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from memlab._paging.viewed_units import ViewedUnits
 
 # The measured forward was slow by chance if the next one computes for a smaller share of its time.
 _FAR_LESS = 0.75
-# What a forward may take longer for the sake of memory.
+# Fraction by which a forward may be slower to save memory.
 _AS_GOOD = 0.02
 
 
 class Stages:
-    """What forwards have shown (trace, times), and the schedule and placement made of it."""
+    """Results of forwards (trace, times), and the schedule and placement made of them."""
 
     def __init__(
         self,
@@ -58,10 +58,10 @@ class Stages:
         self.viewed = ViewedUnits(pool)
         self.trace = Trace()
         self.times: list[int] = []  # Per point: nanoseconds of compute.
-        self.host_ns = 0  # What the host takes for a forward without copies, if the device waits for it.
-        self._host_seen: list[int] = []  # The same, as each check has seen it: one alone may be slow by chance.
-        self.checks = 0  # How many of the next forwards check what was measured.
-        self.needed_points: list[int] = []  # Of the schedule's points, those of the placement.
+        self.host_ns = 0  # Host time of a forward without copies, if the device waits for it.
+        self._host_seen: list[int] = []  # The same, from each check: a single one may be slow by chance.
+        self.checks = 0  # Number of the next forwards that check the measurement.
+        self.needed_points: list[int] = []  # Indices of the schedule's points that the placement needs.
         self.schedule = Schedule()
         self._saved_tensors: SavedTensors | None = None
 
@@ -70,7 +70,7 @@ class Stages:
         return self.state.stage
 
     def advance(self) -> None:
-        """Begins the next stage with the trace or the times of the last forwards."""
+        """Starts the next stage with the trace or the times of the last forwards."""
         if self.stage is Stage.TRACING:
             self._make_written_resident()
             paged = self._paged()
@@ -85,25 +85,25 @@ class Stages:
             self.pool.pipeline.timed(self.checks > 0)
 
     def all_weights_used(self) -> bool:
-        """Whether the traced forwards have used all weights."""
+        """Returns True if the traced forwards have used all weights."""
         used = {weight for segment in self.trace.segments for weight in segment.weights}
         return used.issuperset(self.weights)
 
     def note_times(self) -> bool:
-        """Takes the times of a measured forward. Returns whether all points have one."""
+        """Reads the times of a measured forward. Returns True if all points have one."""
         times = self.pool.pipeline.timings()
         self.times = [new or old for new, old in zip(times, self.times or times, strict=True)]
         return all(self.times)
 
     def next_check(self) -> int:
-        """A forward that checks begins: how many will follow."""
+        """Counts down at the start of a checking forward. Returns the number of checks that follow."""
         self.checks -= 1
         return self.checks
 
     def check(self, remaining: int, host_ns: int, copies: int) -> None:
-        """After a forward that checks: places again if the plan was made for other times. No forward may be under way.
+        """Places again, after a checking forward, if the plan was made for other times. No forward may be in progress.
 
-        `remaining`: how many checks follow. `host_ns`, `copies`: what the host took, and the units that were copied.
+        `remaining`: number of checks that follow. `host_ns`: the host's time. `copies`: number of units copied.
         """
         if not self.needed_points or self.pool.pipeline.captured():
             return  # All units stay; or a graph has their addresses.
@@ -118,12 +118,12 @@ class Stages:
         try:
             self._place(Stage.SETTLED)
         except (ValueError, RuntimeError):
-            # The program has taken the memory that would be needed. What the plan had until now fits.
+            # The program has taken the memory that the new plan needs. The previous plan still fits.
             self.times, self.host_ns = before
             self._place(Stage.SETTLED)
 
     def _times_now(self) -> list[int]:
-        """The times of points, less if the measured forward was slow by chance."""
+        """Returns the times of points, reduced if the measured forward was slow by chance."""
         times = self.pool.pipeline.timings()
         ends = [*self.needed_points[1:], len(self.times)]
         measured = sum(sum(self.times[first:end]) for first, end in zip(self.needed_points, ends, strict=True))
@@ -132,26 +132,26 @@ class Stages:
         return [max(1, time * sum(times) // measured) for time in self.times]
 
     def _host_now(self, copies: int) -> int:
-        """What the host takes for a forward without copies; 0 if no forward waits for that, or copies are a small part."""
+        """Returns the host time of a forward without copies; 0 if no forward waits for it, or copies are a small part."""
         host = min(self._host_seen)
         copying = copies * HOST_COPY_NS
         is_host_bound = host + copying > self.state.predicted_ns and copying > _AS_GOOD * host
         return host if is_host_bound else 0
 
     def saved_tensors(self) -> SavedTensors:
-        """The hooks for what autograd saves in a forward, which depend on the placement."""
+        """Returns the hooks for tensors that autograd saves in a forward. They depend on the placement."""
         if self._saved_tensors is None:
             paged = [weight for weight in self.weights if weight not in self.trace.written]
             self._saved_tensors = SavedTensors(paged, self.settings.device)
         return self._saved_tensors
 
     def make_viewed_resident(self) -> None:
-        """Makes units resident of which a view is alive. To be called before a forward, with no other under way."""
+        """Makes units with live views resident. Call it before a forward, with no other in progress."""
         if self.viewed.any_left():
             self._place(self.stage)
 
     def make_trained_resident(self, trained: list[Weight]) -> None:
-        """Makes weights resident, so that an optimizer finds them on the device. To be called outside of forwards."""
+        """Makes weights resident, so that an optimizer finds them on the device. Call it outside of forwards."""
         viewed = self.give_up_placement()
         gone: set[Weight] = set()
         try:
@@ -159,7 +159,7 @@ class Stages:
                 self._make_one_resident(weight)
                 gone.add(weight)
         finally:
-            # If memory runs out, those that were moved stay moved, and the others are paged as before.
+            # If memory runs out, weights that were moved stay moved, and the others are paged as before.
             self.weights = [weight for weight in self.weights if weight not in gone]
             self._saved_tensors = None
             if self.stage is not Stage.TRACING:
@@ -196,7 +196,7 @@ class Stages:
             self.state.add_resident(WRITTEN, weight.padded_nbytes)
 
     def _paged(self) -> list[Weight]:
-        """The weights that are copied: not those that operations write to, nor tables of which few rows are read."""
+        """Returns the weights that are copied: no weights that operations write to, and no tables with few rows read."""
         trace = self.trace
         gathered = {
             weight
@@ -207,7 +207,10 @@ class Stages:
         return [weight for weight in self.weights if weight not in gathered and weight not in trace.written]
 
     def _layer_of(self) -> LayerOf | None:
-        """Which calls are one unit: blocks if they run in micro-batches, modules of at most `max_layer_size` parameters."""
+        """Returns a function that finds the call whose segments form one unit; None without such calls.
+
+        They are calls of blocks that run in micro-batches, and of modules with at most `max_layer_size` parameters.
+        """
         most, modules = self.settings.max_layer_size, [wrapped.module for wrapped in self.wrapped]
         if not self.blocks and most < 0:
             return None
@@ -223,7 +226,7 @@ class Stages:
         return layer_of
 
     def give_up_placement(self) -> list[Unit]:
-        """Gives the device memory back. Returns the units that the next placement makes resident, as they have views."""
+        """Frees the device memory. Returns the units that the next placement makes resident because they have views."""
         viewed = [self.schedule.units[unit] for unit in self.viewed.clear()]
         for unit in viewed:
             unit.must_be_resident = True
@@ -231,7 +234,7 @@ class Stages:
         return viewed
 
     def _place(self, stage: Stage, viewed: list[Unit] | None = None) -> None:
-        """Plans, and takes device memory for the plan. `viewed`: units that are resident if they fit."""
+        """Plans, and allocates device memory for the plan. `viewed`: units that are resident if they fit."""
         pool, schedule = self.pool, self.schedule
         viewed = self.give_up_placement() + (viewed or [])
         if not self.state.bytes_per_second:
@@ -243,7 +246,7 @@ class Stages:
         except ValueError:
             if not viewed:
                 raise
-            # They do not fit. Their views are of the last placement's memory, which PyTorch keeps for them.
+            # They do not fit. Their views use the last placement's memory, which PyTorch keeps for them.
             for unit in viewed:
                 unit.must_be_resident = False
             placement = make_placement(*known)
@@ -260,7 +263,7 @@ class Stages:
     def _watch_modules(
         self, points: list[Point], fallback: dict[int, list[int]], places: list[tuple[int, int] | None]
     ) -> None:
-        """Has modules report the boundaries that are points, and those that need no watching have their own forward."""
+        """Makes modules report the boundaries that are points. Modules that need no watching get their own forward."""
         scheduled = {point.key for point in points}
         foreseen = {point.key for point in self.schedule.points}  # Another placement may have points there.
         for wrapped in self.wrapped:
@@ -273,14 +276,14 @@ class Stages:
                 self.patch.unwrap(wrapped.module)
 
     def _fallback(self) -> dict[int, list[int]]:
-        """What is loaded for a key that the schedule lacks: a module's own units, or the unit of a `unit_key`."""
+        """Returns the units to load for a key outside the schedule: a module's own units, or the unit of a `unit_key`."""
         units = units_by_module(self.schedule.units)
         of_modules = {wrapped.enter_key: units[wrapped.module] for wrapped in self.wrapped if wrapped.module in units}
         return {unit_key(unit): [unit] for unit in range(len(self.schedule.units))} | of_modules
 
 
 def _needed(points: list[Point], places: list[tuple[int, int] | None]) -> tuple[list[Point], list[int]]:
-    """The points at which a unit is loaded or released, and which they are. Residents need none."""
+    """Returns the points at which a unit is loaded or released, and their indices. Residents need none."""
     needed: list[Point] = []
     indexes = []
     for index, point in enumerate(points):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from memlab._paging import compiled_code  # noqa: F401 (what a compiled model calls is marked on import)
+from memlab._paging import compiled_code  # noqa: F401 (its import excludes memlab's functions)
 from memlab._paging.arena import ArenaMemory
 from memlab._paging.module_patch import is_patched
 from memlab._paging.multi_device_pager import MultiDevicePager
@@ -24,8 +24,8 @@ def start_paging(
 ) -> SingleDevicePager:
     """Pins the arena, moves residents to the device, and wraps the model's forwards.
 
-    `residents`: tensors that are on the device for good, those over one storage in one list. Warns where the arena is not
-    pinned, or most of the model is resident.
+    `residents`: tensors that stay on the device, those over one storage in one list. Warns if the arena is not pinned, or
+    most of the model is resident.
     """
     state = _pinned(str(settings.device), memory, settings)
     with torch.no_grad(), torch.inference_mode(False):
@@ -51,7 +51,7 @@ def start_paging_to_several(
     memory: ArenaMemory,
     settings: list[Settings],
 ) -> MultiDevicePager:
-    """The same for several devices. `residents`: empty tensors, which are on the first device."""
+    """Starts paging to several devices. `residents`: empty tensors, which are on the first device."""
     state = _pinned(", ".join(str(one.device) for one in settings), memory, settings[0])
     with torch.no_grad(), torch.inference_mode(False):
         for tensors in residents:
@@ -63,7 +63,7 @@ def start_paging_to_several(
 
 
 def _pinned(device: str, memory: ArenaMemory, settings: Settings) -> PlanState:
-    """Pins the arena where there is a GPU. Warns if that is refused."""
+    """Pins the arena if a GPU is used. Warns if the system refuses."""
     state = PlanState(device, host_bytes=memory.arena.nbytes, shared_bytes=memory.arena.shared_nbytes)
     if settings.device.type == "cuda":
         state.pinned = memory.arena.pin(settings.device.index)
@@ -71,13 +71,13 @@ def _pinned(device: str, memory: ArenaMemory, settings: Settings) -> PlanState:
             state.notes.append(f"not pinned: {memory.arena.refused}")
             warn(f"memlab: {memory.arena.refused}")
         elif memory.share is not None and not memory.arena.shielded:
-            # A kernel that has such memory could write to the weights of other processes.
+            # A kernel with access to such memory could write to the weights of other processes.
             state.notes.append("this driver pins no memory for reading only: shared embeddings are copied as a whole")
     return state
 
 
 def _map(weights: list[Weight], memory: ArenaMemory, settings: Settings, state: PlanState) -> None:
-    """Lets kernels of the device read the weights where they are, if the arena is pinned."""
+    """Lets kernels of the device read the weights in place, if the arena is pinned."""
     for weight in weights:
         if state.pinned and (memory.arena.shielded or not weight.shared):
             weight.mapped_storage = memory.mapped(settings.device, weight)

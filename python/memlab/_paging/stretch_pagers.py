@@ -1,4 +1,4 @@
-"""What pages each part of a model over several devices: all of it for the survey, then a stretch to each device."""
+"""Pagers for a model over several devices: one for the whole model in the survey, then one for each stretch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from memlab._paging.survey import Survey, SurveyTracer
 
 
 class SurveyPager(DevicePager):
-    """All weights, paged to the first device, until the model has been surveyed."""
+    """Pages all weights to the first device until the model has been surveyed."""
 
     def begin(self, survey: Survey) -> None:
         self.survey = survey
@@ -42,7 +42,7 @@ def survey_pager(
     state: PlanState,
     patch: ModulePatch,
 ) -> SurveyPager:
-    """What runs the surveyed forward."""
+    """Returns the pager of the surveyed forward."""
     pager = SurveyPager(model, weights, wrapped, set(), memory, settings, state, patch, unwraps=False)
     pager.begin(Survey(model))
     return pager
@@ -51,7 +51,7 @@ def survey_pager(
 def capacities_of(
     settings: Sequence[Settings], memory: ArenaMemory, weights: list[Weight], survey: Survey
 ) -> list[DeviceCapacity]:
-    """What each device has for weights."""
+    """Returns each device's capacity for weights."""
     largest = max(weight.padded_nbytes for weight in weights)
     return [capacity_of(one, memory, largest, survey.trace.activations) for one in settings]
 
@@ -73,12 +73,12 @@ def stretch_pager(
     *,
     is_first: bool,
 ) -> DevicePager:
-    """What pages a stretch to its device, from its trace on. `is_first`: the arena was pinned by this device."""
+    """Returns a pager for a stretch, started with the stretch's trace. `is_first`: this device pinned the arena."""
     weights = stretch.weights
     state = PlanState(str(settings.device), host_bytes=sum(weight.padded_nbytes for weight in weights))
     state.pinned, state.bytes_per_second = memory.arena.pinned, device_capacity.bytes_per_second
     if is_first and state.pinned:
-        # PyTorch takes the memory for that of the device that has pinned it: only there can kernels read it.
+        # PyTorch attributes the memory to the device that pinned it. Only kernels there can read it.
         for weight in weights:
             if memory.arena.shielded or not weight.shared:
                 weight.mapped_storage = memory.mapped(settings.device, weight)
@@ -89,7 +89,7 @@ def stretch_pager(
 
 
 def share_touches(stretches: Sequence[Stretch], pagers: Sequence[DevicePager]) -> None:
-    """A weight that tied modules have on several devices was perhaps edited if it was read from any of them."""
+    """Marks a weight that tied modules have on several devices as perhaps edited, if it was read from any of them."""
     if not any(pager.swap.touched() for pager in pagers):
         return
     tied: dict[int, list[Any]] = {}

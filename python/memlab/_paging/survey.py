@@ -1,9 +1,9 @@
-"""The survey of a model that is to run on several devices: where its forward may be cut.
+"""The survey of a model for several devices: finds the places where its forward may be cut.
 
-A border is the beginning of a module's call, since there the arguments can be moved to the next device. It is possible if
-nothing after it needs what was made before it, except through the arguments of that call and of later ones. The survey sees
-this in the traced forward, which runs on one device: of each tensor it knows when it was made, and of each call its
-arguments. Positions count the segments of the trace.
+A border is the start of a module's call, because the arguments can be moved to the next device there. A border is possible
+if later operations need earlier tensors only through the arguments of that call and of later calls. The survey detects this
+in the traced forward, which runs on one device. It records the time at which each tensor was created, and the arguments of
+each call. Positions count the segments of the trace.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from memlab._paging.tracing import Trace, Tracer, tensors_in, written_by
 
 @dataclass
 class Call:
-    """A call under way of a module with weights in it. Such calls move their arguments to the device that they run on."""
+    """An open call of a module with weights in it. Such calls move their arguments to their device."""
 
     number: int
-    entered: int  # The position that it begins with.
+    entered: int  # The position at its start.
     arguments: set[int | None] = field(default_factory=set)  # Keys of the storages among them.
 
 
 class Survey:
-    """What the traced forwards have shown."""
+    """Results of the traced forwards."""
 
     def __init__(self, model: nn.Module) -> None:
         self.modules = list(model.modules())
@@ -40,19 +40,19 @@ class Survey:
         self.weighted = [
             any(True for _ in module.parameters()) or any(True for _ in module.buffers()) for module in self.modules
         ]
-        self.trace = Trace()  # The pager's, which takes the trace of each forward.
+        self.trace = Trace()  # The pager's, which receives the trace of each forward.
         self.formulas = formulas()
         self.operations: Counter[int] = Counter()  # Floating-point operations by position.
-        self.held: dict[nn.Module, tuple[int, int]] = {}  # When a module's own weights are first and last used.
+        self.held: dict[nn.Module, tuple[int, int]] = {}  # First and last use of a module's own weights.
         self.used_at: dict[Weight, tuple[int, int]] = {}
         self.computed_at: dict[Weight, frozenset[int]] = {}
         self.called: dict[
             int, tuple[int, int]
-        ] = {}  # By a module's index: positions of its first call's begin, last call's end.
-        self.blocked: list[tuple[int, int, str]] = []  # First and last border that is impossible, and why.
+        ] = {}  # By a module's index: positions of its first call's start, last call's end.
+        self.blocked: list[tuple[int, int, str]] = []  # First and last impossible border, and the reason.
 
     def begin(self) -> Survey:
-        """A copy, which becomes this one with `take` if the forward that it is for does not fail."""
+        """Returns a copy for one forward. `take` makes it this survey if that forward does not fail."""
         copied = copy.copy(self)
         for name in ("operations", "held", "used_at", "computed_at", "called", "blocked"):
             setattr(copied, name, copy.copy(getattr(self, name)))
@@ -62,7 +62,7 @@ class Survey:
         self.__dict__.update(copied.__dict__)
 
     def borders(self) -> list[int]:
-        """All positions at which a border is possible."""
+        """Returns all positions at which a border is possible."""
         reasons = self.reasons()
         return [
             position
@@ -71,7 +71,7 @@ class Survey:
         ]
 
     def reasons(self) -> dict[int, str]:
-        """Why positions are no borders: those where a call of a module with weights begins."""
+        """Returns the reasons why positions are no borders, for positions where a call of a module with weights starts."""
         found: dict[int, str] = {}
         spans = [
             (first + 1, last, f"{self.names[module]} uses its weights before and after")
@@ -92,7 +92,7 @@ class SurveyTracer(Tracer):
         self.whole = survey
         self.survey = survey.begin()
         self.start = len(survey.trace.segments)
-        self.made: dict[int | None, int] = {}  # By the key of a storage: the position at which it was made.
+        self.made: dict[int | None, int] = {}  # By the key of a storage: the position at which it was created.
         self.open_calls: list[Call] = []
 
     @property
@@ -111,7 +111,7 @@ class SurveyTracer(Tracer):
             self.survey.called[index] = first, self.position
 
     def arguments(self, values: Any) -> None:
-        """The arguments of the call that has just begun."""
+        """Records the arguments of the call that has just started."""
         if self.open_calls and self.open_calls[-1].number == self.calls[-1]:
             self.open_calls[-1].arguments = {tensor_key(tensor) for tensor in tensors_in(values)}
 
@@ -119,7 +119,7 @@ class SurveyTracer(Tracer):
         result = super().__torch_dispatch__(func, types, args, kwargs)
         written = written_by(func, args, kwargs or {})
         if func is LIFT_FRESH:
-            # Made by `torch.tensor`, which is no operation.
+            # Created by `torch.tensor`, which is no operation.
             self.made[tensor_key(args[0])] = self.position
         before = set()
         ours: list[Tensor] = []
@@ -140,7 +140,7 @@ class SurveyTracer(Tracer):
         return result
 
     def _note_need(self, key: int | None, written: bool) -> None:
-        """An operation here reads or writes what was made at another position: which borders between them are impossible."""
+        """Blocks the borders that are impossible because an operation uses a storage from another position."""
         position, made = self.position, self.made.get(key, -1)
         reached = made
         for call in self.open_calls:
@@ -151,7 +151,7 @@ class SurveyTracer(Tracer):
         if position > reached:
             self._block(reached, position, "reads what was made before")
         if written and position > made:
-            # The original would not be written to, and somebody may read it.
+            # The original would not be written to, and the program may read it.
             self._block(made, position, "writes to what was made before")
 
     def _block(self, after: int, last: int, what: str) -> None:
@@ -180,5 +180,5 @@ class SurveyTracer(Tracer):
 
 
 def _is_number(tensor: Tensor) -> bool:
-    """Whether PyTorch takes it beside tensors of any device."""
+    """Returns True for a number on the CPU, which PyTorch accepts beside tensors of any device."""
     return tensor.dim() == 0 and tensor.device.type == "cpu"

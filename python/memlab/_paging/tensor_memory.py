@@ -1,4 +1,4 @@
-"""Tensors and the memory they look at: views of storages, layouts, and moves of what shares one storage."""
+"""Tensors and their memory: views of storages, layouts, and moves of tensors that share one storage."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def layout_of(tensor: Tensor) -> Layout:
 def view_of(
     storage: torch.UntypedStorage, dtype: torch.dtype, offset: int, shape: Sequence[int], stride: Sequence[int]
 ) -> Tensor:
-    """A tensor over existing memory; `offset` counts elements."""
+    """Returns a tensor over existing memory. `offset` counts elements."""
     return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, tuple(shape), tuple(stride))
 
 
 def all_bytes(storage: torch.UntypedStorage) -> Tensor:
-    """A storage as a tensor of bytes."""
+    """Returns a storage as a tensor of bytes."""
     return view_of(storage, torch.uint8, 0, (storage.nbytes(),), (1,))
 
 
 def extent(tensor: Tensor) -> tuple[int, int]:
-    """First and last byte (exclusive) that a tensor uses of its storage."""
+    """Returns the first and the last byte (exclusive) that a tensor uses of its storage."""
     if tensor.numel() == 0:
         return 0, 0
     first = tensor.storage_offset()
@@ -36,7 +36,7 @@ def extent(tensor: Tensor) -> tuple[int, int]:
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether a tensor is strided memory and nothing else: not sparse, quantized, expanded, or of another subclass."""
+    """Returns True if a tensor is only strided memory: not sparse, quantized, expanded, or of another subclass."""
     plain = type(tensor) in (Tensor, nn.Parameter, nn.Buffer) and tensor.layout is torch.strided
     if not plain or tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor.numel() == 0:
         return False
@@ -45,7 +45,7 @@ def is_plain(tensor: Tensor) -> bool:
 
 
 def move_together(tensors: list[Tensor], device: torch.device) -> None:
-    """Moves tensors over one storage in place; they share one afterwards too. Gradients move with them."""
+    """Moves tensors over one storage in place. They share one storage afterwards too. Gradients move with them."""
     if not is_plain(tensors[0]):
         for tensor in tensors:
             tensor.data = tensor.detach().to(device)

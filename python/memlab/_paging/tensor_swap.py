@@ -1,8 +1,8 @@
 """Exchanges tensors where modules hold them: the originals outside of forwards, mapped or loaded ones in forwards.
 
-Whole `_parameters` and `_buffers` dictionaries are exchanged when a forward begins and ends; within a forward single entries
-change as units are loaded. In lists (nn.LSTM keeps its parameters in one too) a tensor is found by identity, since models
-reorder and empty them.
+Whole `_parameters` and `_buffers` dictionaries are exchanged when a forward begins and ends. Within a forward, single
+entries change as units are loaded. In lists (nn.LSTM also keeps its parameters in one) a tensor is found by identity,
+because models reorder and empty them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from memlab._paging.torch_private import TENSOR_DICTS
 
 
 class Touches:
-    """Whether any of a model's `WatchedDict`s was touched: there are hundreds, and each forward asks."""
+    """A flag that any of a model's hundreds of `WatchedDict`s was touched. Each forward reads it."""
 
     __slots__ = ("any",)
 
@@ -27,10 +27,10 @@ class Touches:
 
 
 class WatchedDict(dict[str, Any]):
-    """A module's parameters or buffers outside of forwards. Notes reads and changes.
+    """A module's parameters or buffers outside of forwards. Records reads and changes.
 
-    An edit of ``module.weight.data`` changes nothing that can be observed on the tensor, but the code that makes it has read
-    the tensor from a module before. Tensors that were read are copied to the device again.
+    An edit of ``module.weight.data`` leaves no trace on the tensor, but the editing code has read the tensor from a module
+    before. Tensors that were read are copied to the device again.
     """
 
     __slots__ = ("_touched", "_touches", "changed")
@@ -43,7 +43,7 @@ class WatchedDict(dict[str, Any]):
 
     @property
     def touched(self) -> bool:
-        """Entries were read or changed."""
+        """True if entries were read or changed."""
         return self._touched
 
     @touched.setter
@@ -111,7 +111,7 @@ class WatchedDict(dict[str, Any]):
         return self
 
     def plain(self) -> dict[str, Any]:
-        """The same as an ordinary dictionary."""
+        """Returns the same entries as an ordinary dictionary."""
         self.touched = True
         return dict(super().items())
 
@@ -120,7 +120,7 @@ class WatchedDict(dict[str, Any]):
 
 
 class SwappedDict:
-    """One dictionary of a module, as it is outside of forwards and within."""
+    """One dictionary of a module, in its forms outside of forwards and within."""
 
     def __init__(self, module: nn.Module, attribute: str, touches: Touches) -> None:
         self.module = module
@@ -131,7 +131,7 @@ class SwappedDict:
         module.__dict__[attribute] = self.outside
 
     def replaced(self) -> list[tuple[PagedTensor, Any]]:
-        """Paged tensors that were replaced outside of forwards, each with what is there now (None: removed)."""
+        """Returns paged tensors that were replaced outside of forwards, each with its replacement (None: removed)."""
         if not self.outside.changed:
             return []
         for key in [key for key in self.inside if key not in self.outside]:
@@ -142,7 +142,7 @@ class SwappedDict:
         return [(paged, tensor) for paged, tensor in now if tensor is not paged.tensor]
 
     def take_assignments(self) -> None:
-        """Copies what a forward assigned to the module (a counter, a cache) to `outside`."""
+        """Copies a forward's assignments to the module (a counter, a cache) to `outside`."""
         for key, tensor in self.inside.items():
             if key not in self.paged and dict.get(self.outside, key, self) is not tensor:
                 dict.__setitem__(self.outside, key, tensor)
@@ -162,7 +162,7 @@ class DictSlot:
 
 
 class ListSlot:
-    """A list among a module's attributes that holds a tensor, at whichever index."""
+    """A list among a module's attributes that holds a tensor, at any index."""
 
     __slots__ = ("attribute", "module", "paged")
 
@@ -184,7 +184,7 @@ class ListSlot:
 
 
 class TensorSwap:
-    """All entries of modules that hold paged tensors."""
+    """All module entries that hold paged tensors."""
 
     def __init__(self, weights: list[Weight]) -> None:
         self.dicts: dict[tuple[int, str], SwappedDict] = {}
@@ -210,7 +210,7 @@ class TensorSwap:
         return DictSlot(swapped.inside, str(entry.key))
 
     def forget(self, weight: Weight) -> None:
-        """Stops exchanging a weight's tensors: forwards find the originals. To be called outside of forwards."""
+        """Stops exchanging a weight's tensors, so that forwards find the originals. Call it outside of forwards."""
         for paged in weight.tensors:
             for entry, slot in zip(paged.entries, self.slots.pop(paged), strict=True):
                 if isinstance(slot, ListSlot):
@@ -220,13 +220,13 @@ class TensorSwap:
                     del self.dicts[id(entry.module), entry.attribute].paged[slot.key]
 
     def put_inside(self, paged: PagedTensor, tensor: Tensor) -> None:
-        """Sets what forwards find in the tensor's place. (In lists the next forward's begin sets it.)"""
+        """Sets the tensor that forwards find in this place. (In lists, the start of the next forward sets it.)"""
         for slot in self.slots[paged]:
             if isinstance(slot, DictSlot):
                 slot.put(tensor)
 
     def assigned(self, paged: PagedTensor) -> Tensor | None:
-        """What a forward has assigned in a tensor's place, if it has."""
+        """Returns the tensor that a forward has assigned in this place, or None."""
         for slot in self.slots[paged]:
             if isinstance(slot, DictSlot):
                 now = slot.container.get(slot.key)
@@ -237,12 +237,12 @@ class TensorSwap:
         return None
 
     def originals(self, module: nn.Module) -> dict[str, dict[str, Any]]:
-        """A module's dictionaries as they are outside of forwards, by their names."""
+        """Returns a module's dictionaries as they are outside of forwards, by name."""
         dicts = (self.dicts.get((id(module), attribute)) for attribute in TENSOR_DICTS)
         return {swapped.attribute: swapped.outside.plain() for swapped in dicts if swapped is not None}
 
     def enter(self) -> None:
-        """Has modules hold the tensors for forwards, unless another thread's forward has done so."""
+        """Makes modules hold the tensors for forwards, unless another thread's forward has done so."""
         if self.entered:
             return
         self.entered = True
@@ -251,7 +251,7 @@ class TensorSwap:
             slot.put(slot.paged.tensor if slot.paged.unloaded is None else slot.paged.unloaded)
 
     def leave(self) -> None:
-        """Has modules hold the originals. To be called when no thread is in a forward."""
+        """Makes modules hold the originals. Call it when no thread is in a forward."""
         if not self.entered:
             return
         self.swapped.leave()
@@ -260,11 +260,11 @@ class TensorSwap:
         self.entered = False
 
     def touched(self) -> bool:
-        """Whether a tensor was read from a module since the last forward."""
+        """True if a tensor was read from a module since the last forward."""
         return self.touches.any
 
     def forget_touches(self, *, but_changes: bool = False) -> None:
-        """What was read so far is not touched any more; with `but_changes`, what was replaced still is."""
+        """Clears the touches. With `but_changes`, replaced tensors stay touched."""
         self.touches.any = False
         for watched in self.watched:
             watched.changed = watched.changed and but_changes

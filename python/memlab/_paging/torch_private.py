@@ -1,4 +1,4 @@
-"""What memlab uses of PyTorch beside its documented interface: one table, a row per name.
+"""The private parts of PyTorch that memlab uses: one table, a row per name.
 
 No other module of memlab names a private part of PyTorch. `tests/page/test_page_private.py` compares the rows with the
 installed version, and checks that the other modules name none.
@@ -50,7 +50,7 @@ __all__ = [
     "without_dispatch_modes",
 ]
 
-OLDEST = (2, 6)  # The first version of PyTorch that memlab pages models of.
+OLDEST = (2, 6)  # Oldest version of PyTorch whose models memlab pages.
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class PrivateName:
     without: str = "memlab.page cannot work: importing it fails"
     first: tuple[int, int] = OLDEST
     last: tuple[int, int] | None = None  # None: the newest version has it too.
-    needs_cuda: bool = False  # PyTorch built for the CPU alone lacks it.
+    needs_cuda: bool = False  # A CPU-only build of PyTorch lacks it.
 
 
 TABLE = (
@@ -102,7 +102,7 @@ TABLE = (
         "torch._C._autograd.SavedTensor.data",
         "memlab.Courtesy: what autograd saved, without unpacking it",
         without="what autograd alone holds stays on the GPU",
-        first=(2, 11),  # 2.8 lacks it; those between were not tried.
+        first=(2, 11),  # 2.8 lacks it; the versions between were not tried.
     ),
     PrivateName("torch._C._functions.AccumulateGrad", "memlab.Courtesy: the leaf whose gradient a node accumulates"),
     PrivateName("torch.utils._python_dispatch.TorchDispatchMode", "tracing: sees each operation with its tensors"),
@@ -197,47 +197,47 @@ TABLE = (
     PrivateName("torch._C._dynamo.eval_frame._FrameExecStrategy", "an argument of it", without="skip_code", first=(2, 7)),
 )
 
-# The dictionaries in which a module holds its tensors, and the methods that are replaced on modules.
+# Dictionaries in which a module holds its tensors, and methods that are replaced on modules.
 TENSOR_DICTS = ("_parameters", "_buffers")
 APPLY = "_apply"
 SAVE_TO_STATE_DICT = "_save_to_state_dict"
 
-# Makes the state of the generator from which cuDNN's recurrent layers draw dropout.
+# Creates the state of the generator from which cuDNN's recurrent layers draw dropout.
 RECURRENT_DROPOUT_STATE = torch.ops.aten._cudnn_init_dropout_state.default
 
 EMBEDDINGS = frozenset({torch.ops.aten.embedding.default, torch.ops.aten._embedding_bag.default})
 
 COPIES = frozenset({torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default})
 
-LIFT_FRESH = torch.ops.aten.lift_fresh.default  # What `torch.tensor` ends with.
+LIFT_FRESH = torch.ops.aten.lift_fresh.default  # The last operation of `torch.tensor`.
 
 # A context in which operations ignore autocast.
 without_autocast = torch._C._DisableAutocast
 
-# The number of the backward that this thread is in; -1: none.
+# Number of the backward that this thread is in; -1: none.
 backward_number: Callable[[], int] = torch._C._current_graph_task_id
 
-# How many tensors use each storage, which `storage_key` names. (Called for all weights before each forward.)
+# Number of tensors that use each storage, by `storage_key`. (Called for all weights before each forward.)
 use_count: Callable[[int], int] = torch._C._storage_Use_Count
 
 
-# How many holders a tensor has: its Python object is one.
+# Number of holders of a tensor, including its Python object.
 tensor_use_count: Callable[[Tensor], int] = torch.Tensor._use_count
 
 
 def storage_key(storage: torch.UntypedStorage) -> int:
-    """The same number for all tensors over one storage, for as long as it lives."""
+    """Returns the same number for all tensors over one storage, for as long as it lives."""
     return storage._cdata
 
 
 def storage_of(reference: StorageWeakRef) -> torch.UntypedStorage | None:
-    """The storage that a weak reference is of; None if nobody holds it."""
+    """Returns the storage of a weak reference; None if it is gone."""
     storage: torch.UntypedStorage | None = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
     return storage
 
 
 def tensor_key(tensor: Tensor) -> int | None:
-    """`storage_key` of a tensor's storage; None if it has none: sparse, or a subclass."""
+    """Returns `storage_key` of a tensor's storage; None if it has none: sparse, or a subclass."""
     try:
         return tensor.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):
@@ -245,7 +245,7 @@ def tensor_key(tensor: Tensor) -> int | None:
 
 
 def without_graph(tensor: Tensor) -> Tensor:
-    """The same tensor, with its count of writes, but not with the autograd graph that made it."""
+    """Returns the same tensor, with its count of writes, but without the autograd graph that created it."""
     if tensor.is_leaf:
         return tensor
     if type(tensor) is not Tensor:
@@ -255,7 +255,7 @@ def without_graph(tensor: Tensor) -> Tensor:
 
 
 def raw_stream(device: torch.device) -> int:
-    """The handle of the calling thread's stream on a CUDA device; 0 on the CPU, which has none."""
+    """Returns the handle of the calling thread's stream on a CUDA device; 0 on the CPU, which has none."""
     if device.type == "cpu":
         return 0
     return stream_of(device.index)
@@ -265,12 +265,12 @@ def _public_stream(index: int) -> int:
     return int(torch.cuda.current_stream(index).cuda_stream)
 
 
-# The handle of the calling thread's stream on a CUDA device, by its index.
+# Handle of the calling thread's stream on a CUDA device, by its index.
 stream_of: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", _public_stream)
 
 
 def version_of(tensor: Tensor) -> int:
-    """How many operations have written to a tensor. 0 for one made in inference mode, which does not count them."""
+    """Returns the number of operations that wrote to a tensor; 0 for an inference tensor, which does not count them."""
     try:
         return tensor._version
     except RuntimeError:
@@ -278,7 +278,7 @@ def version_of(tensor: Tensor) -> int:
 
 
 def versions_of(tensors: list[Tensor]) -> list[int]:
-    """`version_of` each, at a twentieth of a microsecond."""
+    """Returns `version_of` each, at a twentieth of a microsecond."""
     try:
         return [tensor._version for tensor in tensors]
     except RuntimeError:
@@ -286,40 +286,43 @@ def versions_of(tensors: list[Tensor]) -> list[int]:
 
 
 def has_gradient_hook(tensor: Tensor) -> bool:
-    """Whether `Tensor.register_hook` was called on it."""
+    """Returns True if `Tensor.register_hook` was called on it."""
     return bool(tensor._backward_hooks)
 
 
 def gradient_hooks(tensor: Tensor) -> dict[int, Callable[[Tensor], Tensor | None]]:
-    """The hooks of `Tensor.register_hook`, as autograd reads them."""
+    """Returns the hooks of `Tensor.register_hook`, as autograd reads them."""
     return tensor._backward_hooks or {}
 
 
 def will_run(node: Any) -> bool | None:
-    """Called within a backward: whether it goes on to a node. None: `torch.autograd.grad` wants the gradient of the leaf
-    that the node is of, and adds it to nothing."""
+    """Returns True if the current backward will reach a node.
+
+    Call it within a backward. None: `torch.autograd.grad` computes the gradient of the node's leaf, and accumulates it
+    nowhere.
+    """
     if node is None:
         return False
     try:
         runs: bool = torch._C._will_engine_execute_node(node)
-    except RuntimeError:  # It says that this question is not supported for what is captured.
+    except RuntimeError:  # PyTorch raises because it cannot answer for captured gradients.
         return None
     return runs
 
 
 def has_accumulation_hook(tensor: Tensor) -> bool:
-    """Whether `Tensor.register_post_accumulate_grad_hook` was called on it."""
+    """Returns True if `Tensor.register_post_accumulate_grad_hook` was called on it."""
     return bool(getattr(tensor, "_post_accumulate_grad_hooks", None))
 
 
 def saved_tensor_hooks() -> tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]] | None:
-    """The pack and unpack functions of the innermost `torch.autograd.graph.saved_tensors_hooks`, if there are any."""
+    """Returns the pack and unpack functions of the innermost `torch.autograd.graph.saved_tensors_hooks`, or None."""
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
     return None if top is None else top(True)
 
 
 def writes_to(func: Any) -> list[tuple[int, str]]:
-    """Positions and names of the arguments that an operation writes to."""
+    """Returns positions and names of the arguments that an operation writes to."""
     schema = func._schema
     if not schema.is_mutable:
         return []
@@ -328,24 +331,26 @@ def writes_to(func: Any) -> list[tuple[int, str]]:
 
 
 def may_return_view(func: Any) -> bool:
-    """Whether an operation may return its argument's memory without reading it."""
+    """Returns True if an operation may return its argument's memory without reading it."""
     return any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
 
 
 def rnn_weights(module: nn.RNNBase) -> list[Tensor | None]:
-    """The parameters of an nn.LSTM, nn.GRU or nn.RNN in PyTorch's order; None for what is no plain parameter."""
+    """Returns the parameters of an nn.LSTM, nn.GRU or nn.RNN in PyTorch's order; None if not a plain parameter."""
     return [module._parameters.get(name) for name in module._flat_weights_names]
 
 
 def has_tensors(module: nn.Module) -> bool:
-    """Whether a module itself can hold parameters or buffers."""
+    """Returns True if a module itself can hold parameters or buffers."""
     return bool(module._parameters or module._buffers)
 
 
 def exclude_from_compile(function: Any, *, calls: bool = False) -> None:
-    """Has torch.compile run a function as it is, and compile only what it calls; with `calls` nor that, from PyTorch 2.7 on.
+    """Makes torch.compile run a function as it is, and compile only its calls.
 
-    The marks are those of ``torch.compiler.disable(recursive=False)``, which would import all of the compiler.
+    With `calls`, these are not compiled either, from PyTorch 2.7 on.
+
+    The marks are those of ``torch.compiler.disable(recursive=False)``, which would import the whole compiler.
     """
     function._torchdynamo_disable = True
     _skip_frames(function.__code__, calls)
@@ -354,7 +359,7 @@ def exclude_from_compile(function: Any, *, calls: bool = False) -> None:
 class OperationMode(TorchDispatchMode):
     """A mode whose ``__torch_dispatch__`` torch.compile leaves as it is.
 
-    PyTorch's own modes do that by importing all of the compiler at the first operation, which takes one to three seconds.
+    PyTorch's own modes do that by importing the whole compiler at the first operation, which takes one to three seconds.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -366,7 +371,7 @@ class OperationMode(TorchDispatchMode):
 
 
 def mark_excluded(wrapper: Any) -> None:
-    """The same for an object with ``__call__``, whose code is not Python's."""
+    """Excludes an object with ``__call__``, whose code is not Python's."""
     wrapper._torchdynamo_disable = True
 
 
@@ -385,7 +390,7 @@ def _skip_frames(code: CodeType, calls: bool) -> None:
 
 
 def plain_storage(tensor: Tensor) -> torch.UntypedStorage | None:
-    """The storage of a strided tensor, without calling what its class overrides; None where it has none."""
+    """Returns the storage of a strided tensor, without calling overrides of its class; None if it has none."""
     try:
         with torch._C.DisableTorchFunctionSubclass():
             return Tensor.untyped_storage(tensor)
@@ -394,7 +399,7 @@ def plain_storage(tensor: Tensor) -> torch.UntypedStorage | None:
 
 
 def sparse_parts(tensor: Tensor) -> list[Tensor]:
-    """The tensors of indices and values that a sparse tensor consists of, coalesced or not."""
+    """Returns the tensors of indices and values of a sparse tensor, coalesced or not."""
     try:
         if tensor.layout is torch.sparse_coo:
             return [tensor._indices(), tensor._values()]
@@ -402,38 +407,39 @@ def sparse_parts(tensor: Tensor) -> list[Tensor]:
             return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
         if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
             return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
-    except (NotImplementedError, RuntimeError):  # A fake one, or of a backend that has no parts.
+    except (NotImplementedError, RuntimeError):  # A fake one, or one of a backend without parts.
         pass
     return []
 
 
 def has_no_memory(tensor: Tensor) -> bool:
-    """Whether a tensor stands for zeros, as in forward-mode differentiation, or for several tensors."""
+    """Returns True if a tensor represents zeros, as in forward-mode differentiation, or several tensors."""
     return tensor._is_zerotensor() or tensor.is_nested
 
 
 def base_of(tensor: Tensor) -> Tensor | None:
-    """The tensor that a tensor is a view of, for autograd."""
+    """Returns the tensor that a tensor is a view of, for autograd."""
     base: Tensor | None = Tensor._base.__get__(tensor)  # type: ignore[attr-defined]
     return base
 
 
 def is_node_type(cls: type) -> bool:
-    """Whether the objects of a class are nodes of autograd graphs, as `torch.autograd.graph.Node` decides it."""
+    """Returns True if the objects of a class are nodes of autograd graphs, by the rule of `torch.autograd.graph.Node`."""
     return is_subclass(cls, torch.autograd.function.BackwardCFunction) or (
         getattr(torch._C._functions, class_name(cls), None) is cls
     )
 
 
 def shows_saved() -> bool:
-    """Whether PyTorch shows what autograd saved without unpacking it."""
+    """Returns True if PyTorch shows saved tensors without unpacking them."""
     return hasattr(torch._C._autograd.SavedTensor, "data")
 
 
 def saved_by(node: Any) -> Iterator[Tensor]:
-    """The tensors that a node of an autograd graph saved for backward, without unpacking those that hooks packed.
+    """Yields the tensors that a node of an autograd graph saved for backward, without unpacking those that hooks packed.
 
-    Also the leaf whose gradient a node accumulates. Nothing where PyTorch does not show what is saved without unpacking it.
+    Also yields the leaf whose gradient a node accumulates. Yields nothing if PyTorch cannot show saved tensors without
+    unpacking them.
     """
     if type(node) is _ACCUMULATE:
         yield node.variable
@@ -452,7 +458,7 @@ def saved_by(node: Any) -> Iterator[Tensor]:
 
 
 _ACCUMULATE = torch._C._functions.AccumulateGrad
-# By the id of the class, whose metaclass may be the program's; classes are kept, so that no other gets their id.
+# By the id of the class, whose metaclass may be the program's. The classes are kept, so that no other class gets their id.
 _RAW_NAMES: dict[int, tuple[type, tuple[str, ...]]] = {}
 
 
@@ -464,6 +470,6 @@ def _raw_names(cls: type) -> tuple[str, ...]:
 
 
 def clear_cublas_workspaces() -> None:
-    """Frees the memory that PyTorch keeps for cuBLAS; the next matrix product allocates it again."""
+    """Frees the memory that PyTorch keeps for cuBLAS. The next matrix product allocates it again."""
     if hasattr(torch._C, "_cuda_clearCublasWorkspaces"):
         torch._C._cuda_clearCublasWorkspaces()

@@ -1,9 +1,9 @@
-"""The trace of a forward: which operations use which weights, between which module calls.
+"""The trace of a forward: the weights that each operation uses, between module calls.
 
 The first forward runs eagerly under a dispatch mode that sees every operation with its tensors. Module boundaries (a call
-begins, a call ends) cut it into segments; a segment's weights must be loaded from its boundary to the next. So a module that
-reads another's weight without calling it (``F.linear(x, self.embedding.weight)``, attention and ``out_proj.weight``) is seen
-to need it.
+begins, a call ends) cut it into segments. A segment's weights must be loaded from its boundary to the next. The trace
+therefore also covers a module that reads another's weight without calling it (``F.linear(x, self.embedding.weight)``,
+attention and ``out_proj.weight``).
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from memlab._paging.torch_private import (
 
 @dataclass
 class Segment:
-    """What runs between two module boundaries."""
+    """The operations between two module boundaries."""
 
-    key: int  # Of the boundary that it begins with; see `WrappedModule`.
+    key: int  # Of the boundary at its start; see `WrappedModule`.
     calls: tuple[int, ...]  # The modules being called, outermost first, as numbers of calls.
     weights: dict[Weight, None] = field(default_factory=dict)
 
 
 @dataclass
 class Trace:
-    """What one forward did with the model's weights."""
+    """The use of the model's weights in one forward."""
 
     segments: list[Segment] = field(default_factory=list)
     modules: list[int] = field(default_factory=list)  # Per call: the module that was called.
     written: set[Weight] = field(default_factory=set)
-    gathered: dict[Weight, int] = field(default_factory=dict)  # Bytes read by embedding lookups at most.
+    gathered: dict[Weight, int] = field(default_factory=dict)  # Most bytes read by embedding lookups.
     computed: set[Weight] = field(default_factory=set)  # Used by other operations than lookups.
-    escaping: set[Weight] = field(default_factory=set)  # A view of them outlives the segment in which it was made.
-    activations: int = 0  # The most bytes that the forward held on the GPU beside weights and what was held before.
+    escaping: set[Weight] = field(default_factory=set)  # A view of them outlives the segment in which it was created.
+    activations: int = 0  # Peak bytes on the GPU, without weights and earlier memory.
 
     def extend(self, later: Trace) -> None:
-        """Adds a later forward: a model may be run in parts, its encoder first."""
+        """Adds a later forward, because a model may run in parts, its encoder first."""
         before = len(self.modules)
         for segment in later.segments:
             segment.calls = tuple(call + before for call in segment.calls)
@@ -78,13 +78,13 @@ class Tracer(OperationMode):
         self.copies: dict[Weight, torch.UntypedStorage] = {}
         self.calls: list[int] = []
         self.before = self._allocated()
-        self.viewed: dict[Weight, None] = {}  # Weights of which a view was made in this segment.
+        self.viewed: dict[Weight, None] = {}  # Weights of which a view was created in this segment.
         self.use_counts = {weight: _use_count(weight) for weight in weights}
 
     def boundary(self, key: int) -> None:
         module, ends = divmod(key, 2)
         if ends:
-            # A call that an exception ended reaches no boundary: it is ended with its caller.
+            # A call that an exception ended reaches no boundary. It ends with its caller.
             while self.calls and self.trace.modules[self.calls.pop()] != module:
                 pass
         else:
@@ -94,7 +94,7 @@ class Tracer(OperationMode):
         self.trace.segments.append(Segment(key, tuple(self.calls)))
         self.copies.clear()
 
-    # torch.cond, flex_attention: their arguments are seen, the operations within them are not.
+    # torch.cond, flex_attention: their arguments are visible, the operations inside them are not.
     supports_higher_order_operators = True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -130,9 +130,9 @@ class Tracer(OperationMode):
         return result
 
     def _note_view_or_use(self, args: Any, kwargs: Any, result: Any) -> None:
-        """After an operation that may return a view of an argument: if its result is none, it has read the argument.
+        """Records a view, or a read, after an operation that may return a view of an argument.
 
-        (In inference mode ``to``, ``reshape`` and ``contiguous`` are such operations, whether they copy or not.)
+        (In inference mode ``to``, ``reshape`` and ``contiguous`` are such operations, with or without a copy.)
         """
         results = {id(self._weight(tensor)) for tensor in tensors_in(result)}
         for tensor in tensors_in((args, kwargs)):
@@ -145,14 +145,14 @@ class Tracer(OperationMode):
                 self._compute(weight)
 
     def _note_escaping(self) -> None:
-        """At the end of a segment: notes weights of which a view is still alive."""
+        """Records, at the end of a segment, weights with live views."""
         for weight in self.viewed:
             if _use_count(weight) > self.use_counts[weight]:
                 self.trace.escaping.add(weight)
         self.viewed.clear()
 
     def finish(self) -> Trace:
-        """The trace, once the forward has ended."""
+        """Returns the trace, once the forward has ended."""
         self._note_escaping()
         return self.trace
 
@@ -160,7 +160,7 @@ class Tracer(OperationMode):
         self.trace.segments[-1].weights[weight] = None
 
     def _compute(self, weight: Weight) -> None:
-        """Another operation than a lookup uses a weight."""
+        """Records the use of a weight by another operation than a lookup."""
         self._use(weight)
         self.trace.computed.add(weight)
 
@@ -189,14 +189,14 @@ class Tracer(OperationMode):
 
 
 def _storage(weight: Weight) -> torch.UntypedStorage:
-    """The memory of a weight that a traced forward finds."""
+    """Returns the memory of a weight that a traced forward finds."""
     storage = weight.mapped_storage or weight.arena_storage
     assert storage is not None
     return storage
 
 
 def _use_count(weight: Weight) -> int:
-    """How many tensors use that memory."""
+    """Returns the number of tensors that use that memory."""
     return use_count(storage_key(_storage(weight)))
 
 
@@ -205,7 +205,7 @@ def tensors_in(tree: Any) -> list[Tensor]:
 
 
 def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    """The tensors that an operation writes to. (Higher-order operations write to none of their own.)"""
+    """Returns the tensors that an operation writes to. (Higher-order operations themselves write to none.)"""
     found: list[Tensor] = []
     for position, name in writes_to(func) if isinstance(func, OpOverload) else []:
         found += tensors_in(args[position] if position < len(args) else kwargs.get(name))

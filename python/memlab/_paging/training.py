@@ -1,4 +1,4 @@
-"""Weights that a forward would train: refused, or moved to the device for good with a warning."""
+"""Weights that a forward would train: refused, or moved to the device, where they stay, with a warning."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from memlab._paging.warn import warn
 
 
 def refuse_training(model: nn.Module, trained: list[Weight], plan: PlanState, settings: Settings, others: bool) -> None:
-    """Raises if weights cannot move to the device for good now. `others`: whether other threads are in forwards.
+    """Raises if weights cannot become resident now. `others`: True if other threads are in forwards.
 
     Raises:
         RuntimeError: all weights would be trained, or other threads or a CUDA graph capture are in the way.

@@ -11,12 +11,12 @@ from torch import nn
 from memlab._paging.paged_tensor import Weight
 from memlab._paging.tracing import Segment, Trace
 
-# Neighbours are copied together, since asking for a small copy costs more than making it: up to the smaller size within a
-# budget, and up to the larger one without. Their copies take 0.3 and 1.2 ms on a PCIe 5 bus, asking for one some 0.03.
+# Neighbours are copied together, because queueing a small copy costs more than the copy. The limit is the smaller size with
+# a budget, and the larger one without. Their copies take 0.3 and 1.2 ms on a PCIe 5 bus, and queueing one takes some 0.03.
 SMALL_UNIT, LARGE_UNIT = 16 << 20, 64 << 20
-# So many units are enough to hide the copies of a model behind its computation.
+# Number of units that is enough to hide the copies of a model behind its computation.
 ENOUGH_UNITS = 48
-# A weight used in several places is a unit by itself. One smaller than this is resident: it would be copied often.
+# A weight used in several places is a unit of one weight. A smaller one is resident, because it would be copied often.
 SMALL_SHARED = 1 << 20
 
 
@@ -36,13 +36,13 @@ class Unit:
 
 @dataclass
 class Point:
-    """A module boundary at which other units are needed than before."""
+    """A module boundary where the set of needed units changes."""
 
     key: int  # Of the boundary; see `WrappedModule`.
-    units: list[int]  # Those that are needed from it to the next point.
+    units: list[int]  # Units needed from it to the next point.
 
 
-# The call whose segments make one unit with this one, or None.
+# Returns the call whose segments form one unit with this one, or None.
 LayerOf = Callable[[Segment], int | None]
 
 
@@ -55,7 +55,7 @@ class Schedule:
 
 
 def units_by_module(units: list[Unit]) -> dict[nn.Module, list[int]]:
-    """Per module the units of the tensors that it holds itself: loaded when a call of it is not in the schedule."""
+    """Returns the units of the tensors that each module holds itself. They are loaded for a call outside the schedule."""
     needed: dict[nn.Module, dict[int, None]] = {}
     for index, unit in enumerate(units):
         for weight in unit.weights:
@@ -66,10 +66,12 @@ def units_by_module(units: list[Unit]) -> dict[nn.Module, list[int]]:
 
 
 def largest_unit(budget: int | str | None, nbytes: int) -> int:
-    """Up to how many bytes neighbours are copied together, of weights of `nbytes`. `budget`: bytes, "min", or None.
+    """Returns the size up to which neighbours are copied together, for weights of `nbytes` in all.
 
-    What a unit takes of the host does not depend on its size. So units are large, but so small that a ring holds several,
-    and that a budget is used up.
+    `budget`: bytes, "min", or None.
+
+    A unit's cost on the host does not depend on its size. Units are therefore large, but small enough for a ring to hold
+    several and to use up a budget.
     """
     if budget is None:
         return min(max(nbytes // ENOUGH_UNITS, SMALL_UNIT), LARGE_UNIT)
@@ -77,10 +79,10 @@ def largest_unit(budget: int | str | None, nbytes: int) -> int:
 
 
 def schedule_of(trace: Trace, paged: list[Weight], layer_of: LayerOf | None, largest: int) -> Schedule:
-    """Units and points of a traced forward.
+    """Returns units and points of a traced forward.
 
-    `paged` are the weights that are copied. `layer_of` gives the call whose segments are one unit (``max_layer_size``,
-    ``micro_batch``); where it gives none, neighbours make a unit of up to `largest` bytes.
+    `paged` are the weights that are copied. `layer_of` returns the call whose segments are one unit (``max_layer_size``,
+    ``micro_batch``). Where it returns None, neighbours form a unit of up to `largest` bytes.
     """
     known = set(paged)
     segments = [(segment, [w for w in segment.weights if w in known]) for segment in trace.segments]
@@ -108,7 +110,10 @@ def schedule_of(trace: Trace, paged: list[Weight], layer_of: LayerOf | None, lar
 
 
 def without(schedule: Schedule, gone: set[Weight], paged: list[Weight]) -> Schedule:
-    """The schedule when some weights are no longer copied. Points stay, so that the times measured at them stay valid."""
+    """Returns the schedule without weights that are no longer copied.
+
+    Points stay, so that the times measured at them stay valid.
+    """
     number: dict[int, int] = {}
     units: list[Unit] = []
     for index, unit in enumerate(schedule.units):
@@ -124,7 +129,7 @@ def without(schedule: Schedule, gone: set[Weight], paged: list[Weight]) -> Sched
 def _groups(
     segments: list[tuple[Segment, list[Weight]]], layer_of: LayerOf | None, largest: int
 ) -> list[list[tuple[Segment, list[Weight]]]]:
-    """Neighbouring segments that make one unit; segments without weights go with the one before."""
+    """Groups neighbouring segments that form one unit. Segments without weights go with the one before."""
     groups: list[list[tuple[Segment, list[Weight]]]] = []
     nbytes, layer = 0, None
     for segment, weights in segments:
@@ -145,8 +150,8 @@ def _groups(
 
 
 def _points(group: list[tuple[Segment, list[Weight]]], number: dict[Weight, int]) -> list[Point]:
-    """A group's points: one where it begins, and one wherever a shared weight is needed too, or no longer."""
-    # A unit of the group alone is held from its first use to its last.
+    """Returns a group's points: its start, and every place where a shared weight starts or stops being needed."""
+    # A unit that only this group uses is held from its first use to its last.
     uses = Counter(unit for _, weights in group for unit in {number[w] for w in weights})
     last = {number[w]: index for index, (_, weights) in enumerate(group) for w in weights}
     first: dict[int, int] = {}
@@ -162,7 +167,7 @@ def _points(group: list[tuple[Segment, list[Weight]]], number: dict[Weight, int]
 
 
 def _add_unused(schedule: Schedule, paged: list[Weight], number: dict[Weight, int]) -> None:
-    """Adds units for what the traced forward did not use (a branch not taken): one per module, loaded when it is called."""
+    """Adds units for unused weights (of a branch not taken): one per module, loaded when it is called."""
     by_module: dict[int, list[Weight]] = {}
     for weight in paged:
         if weight not in number:
@@ -172,7 +177,7 @@ def _add_unused(schedule: Schedule, paged: list[Weight], number: dict[Weight, in
 
 
 def _name(units: list[Unit], paged: list[Weight]) -> None:
-    """Names a unit after the module whose weights it is, else after its first and last weight."""
+    """Names a unit after the module that holds its weights, else after its first and last weight."""
     under = Counter(module for weight in paged for module in _modules(weight))
     for unit in units:
         first, last = unit.weights[0], unit.weights[-1]
@@ -184,6 +189,6 @@ def _name(units: list[Unit], paged: list[Weight]) -> None:
 
 
 def _modules(weight: Weight) -> list[str]:
-    """The names of the modules around a weight, outermost first."""
+    """Returns the names of the modules around a weight, outermost first."""
     parts = weight.name.split(".")[:-1]
     return [".".join(parts[: index + 1]) for index in range(len(parts))]

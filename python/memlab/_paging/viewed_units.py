@@ -1,4 +1,4 @@
-"""Units of which a view is alive after the layer that they belong to: their places in the ring stay occupied."""
+"""Units with a view that outlives their layer: their places in the ring stay occupied."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from memlab._paging.device_pool import DevicePool
 
 
 class ViewedUnits:
-    """Holds each with a session of the pipeline: until the forward's end, or longer while the view is alive."""
+    """Holds each unit with a session of the pipeline, until the forward's end, or longer while the view is alive."""
 
     def __init__(self, pool: DevicePool) -> None:
         self.pool = pool
@@ -23,7 +23,7 @@ class ViewedUnits:
         return session
 
     def end_forward(self, sessions: dict[int, _native.Session], ended: bool) -> None:
-        """Ends a thread's forward: releases its units. `ended`: not by an exception, whose traceback has views too."""
+        """Ends a thread's forward and releases its units. `ended`: without an exception, whose traceback has views too."""
         for unit, session in sessions.items():
             if ended and self.pool.has_views(unit):
                 self.beyond_forward.setdefault(unit, session)
@@ -32,7 +32,7 @@ class ViewedUnits:
                 session.leave(self.pool.stream())
 
     def any_left(self) -> bool:
-        """Releases units whose views are gone. Returns whether some are left, which the next placement makes resident."""
+        """Releases units whose views are gone. Returns True if some are left, which the next placement makes resident."""
         for unit in [unit for unit in self.beyond_forward if not self.pool.has_views(unit)]:
             self.held.pop(unit, None)
             self.beyond_forward.pop(unit).leave(self.pool.stream())
@@ -49,7 +49,7 @@ class ViewedUnits:
         return left
 
     def unforeseen(self, unit: int) -> RuntimeError:
-        """What to raise when a unit's place is needed although a view of it is alive."""
+        """Returns the error for a unit whose place is needed although a view of it is alive."""
         name = self.pool.units[unit].name
         self.resident_next.add(unit)
         return RuntimeError(

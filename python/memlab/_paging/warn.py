@@ -7,7 +7,7 @@ import warnings
 
 
 def warn(message: str | Warning) -> None:
-    """Issues a warning, a RuntimeWarning if it is a text, at the innermost frame that is in neither memlab nor PyTorch."""
+    """Issues a warning at the innermost frame outside memlab and PyTorch. A text becomes a RuntimeWarning."""
     level, frame = 1, sys._getframe()
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("memlab", "torch"):
         level, frame = level + 1, frame.f_back  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""``memlab.Courtesy``: makes room on the GPU for somebody else, and goes on later.
+"""``memlab.Courtesy``: frees the GPU for another program, and continues later.
 
 courtesy = memlab.Courtesy()
 for batch in loader:
@@ -21,27 +21,27 @@ from memlab._tools.messages import warn_once
 if TYPE_CHECKING:
     from memlab.compat._courtesy.result import Yielded
 
-# As long as `memlab offload` and `memlab restore` wait for the program's GPU work.
+# Same limit as `memlab offload` and `memlab restore` have for the program's GPU work.
 TIMEOUT_S = 60.0
 
 
 class Courtesy:
     """Moves the GPU memory of this process to host memory and back.
 
-    Of a program that was started with ``memlab run --offload``, all memory moves, and comes back to the same addresses. From
-    `yield_memory` to `restore`, every call that uses a GPU waits, in all threads: meanwhile the program may do anything but
-    compute on a GPU (wait, read and write files, use tensors on the CPU).
+    In a program started with ``memlab run --offload``, all memory moves, and comes back to the same addresses. From
+    `yield_memory` to `restore`, every call that uses a GPU waits, in all threads. Meanwhile the program may do anything
+    except compute on a GPU (wait, read and write files, use tensors on the CPU).
 
-    Of any other program, the storages of tensors move: of parameters, gradients, optimizer states, and of what autograd
-    saved for a graph that Python can reach. Views and tensors that share a storage still share it after `restore`; their
+    In any other program, the storages of tensors move: parameters, gradients, optimizer states, and tensors that autograd
+    saved for a graph that Python can reach. Views and tensors that share a storage still share it after `restore`, but their
     ``data_ptr()`` changes. Meanwhile the program may use the GPU, but none of the tensors that it had before.
 
-    What was moved belongs to the process: any `Courtesy` restores what another has yielded.
+    Moved memory belongs to the process: any `Courtesy` restores memory that another has yielded.
 
     Args:
-        timeout_s: how long to wait for the program's GPU work to end. (Without ``--offload``: as long as it takes.)
+        timeout_s: seconds to wait for the program's GPU work to end. (Without ``--offload``, the wait has no limit.)
 
-    Without CUDA nothing moves, and a line on standard error says so.
+    Without CUDA nothing moves, and a line on standard error reports that.
 
     >>> import memlab
     >>> courtesy = memlab.Courtesy()
@@ -58,19 +58,19 @@ class Courtesy:
         if not timeout_s >= 0:
             raise ValueError(f"timeout_s is a number of seconds, and was given {timeout_s!r}")
         self.timeout_s = timeout_s
-        self._entered: list[bool] = []  # For each `with` that was entered: whether it moved something.
+        self._entered: list[bool] = []  # For each `with` that was entered: True if it moved memory.
 
     def yield_memory(self) -> Yielded:
-        """Moves GPU memory to host memory, and gives the memory that PyTorch caches back to the driver.
+        """Moves GPU memory to host memory, and returns the memory that PyTorch caches to the driver.
 
-        Waits for all work on the GPU first. Where something was moved already, moves what was allocated since. What could
-        not be moved is in the result, and on standard error.
+        Waits for all work on the GPU first. A second call moves the memory allocated since the first. Memory that could not
+        be moved is in the result, and on standard error.
 
-        Returns: the bytes that were moved, and what stayed on the GPU.
+        Returns: the bytes that were moved, and the memory that stayed on the GPU.
 
         Raises:
-            RuntimeError: memory cannot be moved now; says why. Nothing has moved.
-            MemoryError: there is not enough host memory. Nothing has moved.
+            RuntimeError: memory cannot be moved now; the text has the reason. Nothing has moved.
+            MemoryError: the host has too little memory. Nothing has moved.
 
         >>> import memlab
         >>> memlab.Courtesy().yield_memory().stayed_bytes
@@ -98,13 +98,13 @@ class Courtesy:
         return _offload(status, self.timeout_s)
 
     def restore(self, *, free_host: bool = False) -> int:
-        """Brings everything back that was moved and is still used. Does nothing where nothing was moved.
+        """Restores all moved memory that is still in use. Does nothing if no memory was moved.
 
         Args:
-            free_host: give the pinned host memory of the native offload back to the system; otherwise it is kept, for a
+            free_host: also return the pinned host memory of the native offload to the system. By default it is kept, for a
                 faster `yield_memory` the next time.
 
-        Returns: the bytes that were brought back.
+        Returns: the bytes that were restored.
 
         Raises: RuntimeError (also torch.cuda.OutOfMemoryError) if the GPU has no room. Everything stays in host memory, and
             `restore` can be called again.
@@ -132,13 +132,13 @@ class Courtesy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # A `with` inside another has moved nothing, and leaves the memory to the other.
+        # A `with` inside another has moved nothing, and leaves the memory to the outer one.
         if self._entered.pop():
             self.restore()
 
 
 def _uses_gpu() -> bool:
-    """Whether the program has used a GPU through PyTorch. Where it cannot, a line on standard error says so."""
+    """Returns True if the program has used a GPU through PyTorch. If it cannot, prints a line on standard error."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         why_not = "this program has not imported torch" if torch is None else "PyTorch finds no CUDA device"
@@ -148,7 +148,7 @@ def _uses_gpu() -> bool:
 
 
 def _offload(status: dict[str, Any], timeout_s: float) -> Yielded:
-    """Moves everything with the native offload, at the same addresses."""
+    """Moves all memory with the native offload. Addresses stay the same."""
     import torch
 
     from memlab.compat._courtesy.native import move_status

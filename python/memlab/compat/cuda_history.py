@@ -20,7 +20,7 @@ _SIZES = ("total", "reserved", "allocated", "free_cache")
 
 @dataclass(frozen=True)
 class MemoryDifference:
-    """What changed between two snapshots, in bytes; negative: less.
+    """Difference between two snapshots, in bytes. Negative values are decreases.
 
     >>> import memlab
     >>> memlab.MemoryDifference(total=0, reserved=2 << 20, allocated=0, free_cache=2 << 20).reserved
@@ -28,10 +28,10 @@ class MemoryDifference:
     """
 
     total: int  #: The GPU's memory.
-    reserved: int  #: What PyTorch's allocator has taken of it.
-    allocated: int  #: What of that is in use.
-    free_cache: int  #: What of that is not.
-    seconds: float = field(default=0.0, compare=False)  #: How long it was between them.
+    reserved: int  #: Memory that PyTorch's allocator has reserved.
+    allocated: int  #: Reserved memory that is in use.
+    free_cache: int  #: Reserved memory that is not in use.
+    seconds: float = field(default=0.0, compare=False)  #: Seconds between the snapshots.
 
 
 class CudaMemorySnapShot:
@@ -44,17 +44,17 @@ class CudaMemorySnapShot:
     Attributes:
         device: the device.
         device_id: its index.
-        time: when it was taken, in seconds since 1970 (``time.time()``).
+        time: time of the snapshot, in seconds since 1970 (``time.time()``).
         total: the GPU's memory, in bytes.
-        reserved: what PyTorch's allocator has taken of it (``torch.cuda.memory_reserved``), in bytes.
-        allocated: what of that is in use (``torch.cuda.memory_allocated``), in bytes.
-        free_cache: what of that is not, in bytes.
+        reserved: bytes that PyTorch's allocator has reserved (``torch.cuda.memory_reserved``).
+        allocated: reserved bytes that are in use (``torch.cuda.memory_allocated``).
+        free_cache: reserved bytes that are not in use.
 
     ``after - before`` is a `MemoryDifference`.
 
     Raises:
-        RuntimeError: there is no GPU.
-        ValueError: the device is no GPU.
+        RuntimeError: the machine has no GPU.
+        ValueError: the device is not a GPU.
 
     >>> import memlab, torch
     >>> not torch.cuda.is_available() or memlab.CudaMemorySnapShot().free_cache >= 0
@@ -75,7 +75,7 @@ class CudaMemorySnapShot:
 
     @property
     def free_cache(self) -> int:
-        """What is reserved and not in use, in bytes."""
+        """Reserved bytes that are not in use."""
         return self.reserved - self.allocated
 
     def __sub__(self, before: CudaMemorySnapShot) -> MemoryDifference:
@@ -112,8 +112,8 @@ class HistoryRow(NamedTuple):
 class CudaHistory:
     """Snapshots with names, in their order: ``for name, snapshot in history``, or ``history[0].snapshot``.
 
-    ``print(history)`` is a table of them over time: seconds since the first, and what changed since the row before of the
-    same device.
+    ``print(history)`` prints them as a table over time: seconds since the first, and the change since the previous row of
+    the same device.
 
         history = memlab.CudaHistory()
         history.append("before")
@@ -148,10 +148,10 @@ class CudaHistory:
         return iter(self._rows)
 
     def difference(self, first: str, last: str) -> MemoryDifference:
-        """What changed between two names, each where it was last used.
+        """Returns the difference between the latest snapshots of two names.
 
         Raises:
-            KeyError: there is no such name.
+            KeyError: the name does not exist.
         """
         rows = dict(self._rows)
         return rows[last] - rows[first]

@@ -1,4 +1,4 @@
-"""``memlab.memory_profiler``: what each iteration of a training takes, by parameter and by layer."""
+"""``memlab.memory_profiler``: memory of each training iteration, by parameter and by layer."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["IterationMemory", "memory_profiler"]
 
 
 class memory_profiler:
-    """Prints, every `print_period` iterations, what the model's weights, gradients, feature maps and optimizer take.
+    """Prints, every `print_period` iterations, the memory of the model's weights, gradients, feature maps and optimizer.
 
-    Call `record_stats` after each iteration and `epoch_end` after each epoch. With `csv`, each row also goes into a file in
-    ``./memory_csv_data``. `close`, or the end of a ``with``, removes the hooks from the model.
+    Call `record_stats` after each iteration and `epoch_end` after each epoch. With `csv`, each row is also written to a file
+    in ``./memory_csv_data``. `close`, or the end of a ``with``, removes the hooks from the model.
 
     >>> import torch
     >>> import memlab
@@ -59,7 +59,7 @@ class memory_profiler:
         self._model = weakref.ref(model)
         self._period = print_period
         self._epoch, self._iteration = 1, 0
-        tracker.totals()  # The first use of the tracker: layers are known of what is allocated from here on.
+        tracker.totals()  # The first use of the tracker: it knows the layers of later allocations.
         self._hooks: IterationHooks | None = IterationHooks(model, self._feature_maps)
         self._watches: list[watch] = []
         self._file: IterationFile | None = None
@@ -81,7 +81,7 @@ class memory_profiler:
         return None if self._file is None else self._file.path
 
     def record_stats(self) -> None:
-        """Ends an iteration. The last one of a period is printed.
+        """Ends an iteration. Prints the last iteration of a period.
 
         >>> import torch, memlab
         >>> with memlab.memory_profiler(torch.nn.Linear(4, 4), print_period=2) as profiler:
@@ -98,7 +98,7 @@ class memory_profiler:
         self._prepare()
 
     def epoch_end(self) -> None:
-        """Ends an epoch: iterations count from 1 again.
+        """Ends an epoch. The next iteration is number 1 again.
 
         >>> import torch, memlab
         >>> with memlab.memory_profiler(torch.nn.Linear(4, 4)) as profiler:
@@ -113,7 +113,7 @@ class memory_profiler:
         self._prepare()
 
     def close(self) -> None:
-        """Removes all hooks. Calling it again does nothing.
+        """Removes all hooks. A second call does nothing.
 
         >>> import torch, memlab
         >>> memlab.memory_profiler(torch.nn.Linear(4, 4)).close()
@@ -132,7 +132,7 @@ class memory_profiler:
         self.close()
 
     def _measure(self, hooks: IterationHooks) -> IterationMemory:
-        """The row of the iteration that ends."""
+        """Returns the row of the iteration that ends."""
         import torch
 
         from memlab.compat._tensors.module_outputs import tensor_nbytes
@@ -163,7 +163,7 @@ class memory_profiler:
         return row
 
     def _prepare(self) -> None:
-        """Measures the iteration that begins, if it is the last one of a period."""
+        """Starts measuring the iteration that begins, if it is the last one of a period."""
         is_recording = (self._iteration + 1) % self._period == 0
         if self._hooks is not None:
             self._hooks.begin_iteration(is_recording)
@@ -177,13 +177,13 @@ class memory_profiler:
             watched.__exit__(None, None, None)
 
     def _cards(self) -> list[int]:
-        """The CUDA devices that the model is on."""
+        """Returns the CUDA devices that the model is on."""
         model = self._model()
         tensors = [] if model is None else [*model.parameters(), *model.buffers()]
         return sorted({tensor.device.index for tensor in tensors if tensor.device.type == "cuda"})
 
     def _feature_maps(self) -> dict[str, int] | None:
-        """Live activations by layer, from the blocks on the model's devices; None if these are not known."""
+        """Returns live activations by layer, from the blocks on the model's devices; None if the blocks are unknown."""
         cards = self._cards()
         if not cards or not tracker.active:
             return None

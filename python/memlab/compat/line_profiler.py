@@ -1,7 +1,7 @@
 """`memlab.LineProfiler`, `memlab.profile` and `memlab.profile_every`: GPU memory by line of chosen functions.
 
-The names are those of pytorch_memlab. The figures come from the live books: allocations are attributed by their Python
-stacks, and a line's peak is the most that was allocated while it ran.
+The names are those of pytorch_memlab. The figures come from the live books. Allocations are attributed by their Python
+stacks. A line's peak is the highest number of allocated bytes while it ran.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _target_gpu = 0
 
 
 def set_target_gpu(gpu_id: int) -> None:
-    """Profiles this GPU from now on, in all line profilers; a number as of `torch.cuda.device`.
+    """Sets the GPU that all line profilers profile from now on, by its number in `torch.cuda.device`.
 
     >>> import memlab
     >>> memlab.set_target_gpu(0)
@@ -40,9 +40,9 @@ def set_target_gpu(gpu_id: int) -> None:
 
 
 class LineProfiler:
-    """GPU memory by line of functions, while it is enabled: call `enable` and `disable`, or use it in a `with`.
+    """GPU memory by line of functions, while enabled: call `enable` and `disable`, or use it in a `with`.
 
-    functions: Python functions, methods, modules (their `forward`), and what decorators or `torch.compile` wrap.
+    functions: Python functions, methods, modules (their `forward`), and functions wrapped by decorators or `torch.compile`.
     target_gpu: the GPU whose counters are shown; `set_target_gpu` changes it.
 
     >>> import memlab
@@ -87,7 +87,7 @@ class LineProfiler:
                     hooks.add(code.code, code.first_line, self._profile, len(self._codes) - 1)
 
     def enable(self) -> None:
-        """Counts from now on. Nests with `disable`.
+        """Starts counting. Nests with `disable`.
 
         >>> import memlab
         >>> prof = memlab.LineProfiler()
@@ -111,7 +111,7 @@ class LineProfiler:
                     hooks.add(code.code, code.first_line, self._profile, index)
 
     def disable(self) -> None:
-        """Counts no longer. Other line profilers, debuggers and coverage tools are not touched.
+        """Stops counting. Other line profilers, debuggers and coverage tools are not affected.
 
         >>> import memlab
         >>> prof = memlab.LineProfiler()
@@ -133,7 +133,7 @@ class LineProfiler:
         _native.profile_add(self._profile, code.files, code.names, code.first_line, code.last_line)
 
     def clear(self) -> None:
-        """Forgets the figures, but not the functions.
+        """Clears the figures, but keeps the functions.
 
         >>> import memlab
         >>> prof = memlab.LineProfiler()
@@ -157,7 +157,7 @@ class LineProfiler:
             drop(self._profile)
 
     def profiles(self, func: Any = None) -> list[FunctionProfile]:
-        """The figures of all functions, or of `func`, by line.
+        """Returns the figures of all functions, or of `func`, by line.
 
         >>> import memlab
         >>> prof = memlab.LineProfiler()
@@ -184,7 +184,7 @@ class LineProfiler:
             by_line.setdefault((function, line), []).append((device, figures))
         found: dict[int, dict[int, LineFigures]] = {}
         for (function, line), of_devices in by_line.items():
-            # The devices that were profiled while the line ran; of a line that only other threads ran, the one profiled now.
+            # The devices profiled while the line ran. If only other threads ran the line, the device profiled now.
             profiled = [figures for _, figures in of_devices if figures.hits]
             profiled = profiled or [figures for device, figures in of_devices if device == self._target_gpu]
             for figures in profiled:
@@ -206,8 +206,8 @@ class LineProfiler:
 
         columns: keys of `torch.cuda.memory_stats()` with three parts, such as ``"active_bytes.all.peak"``, and
             ``"line.peak_delta"``, ``"line.allocated"``, ``"line.freed"``, ``"line.kept"``, ``"line.backward"``,
-            ``"line.allocations"``, ``"line.hits"``. A ``peak`` is the most while the line ran; the other counters are those
-            at its end, and of several executions the most is shown. ValueError for other names.
+            ``"line.allocations"``, ``"line.hits"``. A ``peak`` is the highest value while the line ran. The other counters
+            are values at its end. Of several executions, the highest value is shown. ValueError for other names.
 
         >>> import memlab
         >>> memlab.LineProfiler().display(columns=["active_bytes.all.most"])  # doctest: +ELLIPSIS
@@ -246,7 +246,7 @@ class LineProfiler:
 
 
 def _in_notebook() -> bool:
-    """Whether a kernel with a front end that shows HTML runs this code."""
+    """Returns True if this code runs in a kernel whose front end shows HTML."""
     if "IPython" not in sys.modules:
         return False
     from IPython import get_ipython
@@ -260,7 +260,7 @@ _shown_at_exit: list[tuple[Any, Sequence[str]]] = []
 
 
 def clear_global_line_profiler() -> None:
-    """Forgets what `profile` has counted so far.
+    """Clears the figures that `profile` has counted.
 
     >>> import memlab
     >>> memlab.clear_global_line_profiler()
@@ -273,8 +273,9 @@ def profile(func: _Function, columns: Sequence[str] = ...) -> _Function: ...
 @overload
 def profile(func: None = None, columns: Sequence[str] = ...) -> Callable[[_Function], _Function]: ...
 def profile(func: Any = None, columns: Sequence[str] = DEFAULT_COLUMNS) -> Any:
-    """Profiles every call of a function, and prints the most of each figure when the program ends. A decorator, with or
-    without arguments. `columns` as for `LineProfiler.display`.
+    """Profiles every call of a function, and prints the highest value of each figure when the program ends.
+
+    A decorator, with or without arguments. `columns` as for `LineProfiler.display`.
 
     >>> import memlab
     >>> @memlab.profile(columns=("active_bytes.all.peak",))
@@ -304,7 +305,8 @@ def profile_every(
 ) -> Callable[[_Function], _Function]:
     """Profiles a function, and prints its figures after every `output_interval` calls. A decorator.
 
-    enable: False leaves the function as it is. `columns` as for `LineProfiler.display`. ValueError for an interval below 1.
+    enable: False returns the function unchanged. `columns` as for `LineProfiler.display`. ValueError for an interval below
+        1.
 
     >>> import memlab
     >>> @memlab.profile_every(10)
@@ -327,7 +329,7 @@ def profile_every(
         @functools.wraps(func)
         def profiled(*arguments: Any, **named: Any) -> Any:
             nonlocal calls
-            # The profiled GPU is that of all profilers: set_target_gpu has chosen it.
+            # All profilers profile the GPU that set_target_gpu has chosen.
             profiler._target_gpu = _target_gpu
             with profiler:
                 result = func(*arguments, **named)

@@ -1,4 +1,4 @@
-"""``memlab.InspectNetwork``: how many numbers a network has, and how many autograd saves."""
+"""``memlab.InspectNetwork``: number of a network's parameters, and of the elements that autograd saves."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["InspectNetwork"]
 
 
 class InspectNetwork:
-    """A network's parameters, and what its training takes.
+    """A network's parameters, and the memory of its training.
 
     Args:
         network: the module, on any device.
-        input_shape: the shape of one sample, without the batch, for a network of one floating-point tensor; or an example
+        input_shape: the shape of one sample, without the batch, for a network with one floating-point input; or an example
             batch, as for `memlab.inspect`.
-        options: of `memlab.inspect`, which is called when the first figure of memory is asked for; its errors come then.
+        options: options of `memlab.inspect`, which runs at the first query for memory; its errors are raised then.
 
     >>> import memlab, torch
     >>> embedding = torch.nn.Embedding(100, 8)
@@ -45,20 +45,23 @@ class InspectNetwork:
         return inspect(self.network, self._batch, **self._options)
 
     def get_parameter_count(self) -> int:
-        """Elements of all parameters; those that are shared count once."""
+        """Returns the number of elements of all parameters. Shared parameters count once."""
         return sum(parameter.numel() for parameter in self.network.parameters())
 
     def get_intermediate_variable_count(self) -> int:
-        """Elements that forward leaves to backward for one sample, outputs included, counted in the network's type."""
+        """Returns the number of elements that forward keeps for backward for one sample.
+
+        Includes outputs, and counts in the network's type.
+        """
         dtypes = [parameter.dtype for parameter in self.network.parameters() if parameter.is_floating_point()]
         dtype = self._options.get("amp") or (dtypes[0] if dtypes else torch.get_default_dtype())
         return self.report.activation_bytes(1) // dtype.itemsize
 
     def bytes(self, batch: int) -> int:
-        """What is allocated at the peak of a training with so many rows, ``torch.cuda.max_memory_allocated()``."""
+        """Returns the peak bytes of a training with this batch size, ``torch.cuda.max_memory_allocated()``."""
         return self.report.peak(batch).allocated
 
     def table(self, batch: int = 1) -> str:
-        """What each layer holds at the peak, the largest first."""
+        """Returns the memory of each layer at the peak, the largest first."""
         layers = self.report.peak(batch).layers
         return "\n".join(f"{readable(nbytes):>9}  {layer}" for layer, nbytes in layers.items())

@@ -1,4 +1,4 @@
-"""``memlab.MemReporter``: which tensors have memory, how much, and what else a GPU's memory holds."""
+"""``memlab.MemReporter``: all tensors with their memory, and the other memory in use on a GPU."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ __all__ = ["DeviceReport", "MemReporter", "Report", "TensorRow", "UnseenMemory"]
 class MemReporter:
     """Prints the tensors of the process by device, with their names, shapes and bytes.
 
-    `model` gives parameters and buffers their names, `add_optimizer` the state of an optimizer. `pre_collect` collects
-    garbage before each report. The reporter keeps neither models nor tensors alive.
+    `model` names parameters and buffers, and `add_optimizer` names the state of an optimizer. `pre_collect` collects garbage
+    before each report. The reporter keeps neither models nor tensors alive.
 
-    On a GPU the report ends with the memory that no Python object holds: what autograd keeps for backward, by layer and
-    line, workspaces, the allocator's cache, the context and other processes, until the sum is all that is in use there.
+    On a GPU the report ends with the memory that no Python object holds. These are tensors that autograd keeps for backward,
+    by layer and line, and workspaces, the allocator's cache, the context and other processes. The sum is all memory in use on
+    the GPU.
 
     >>> import torch
     >>> from memlab import MemReporter
@@ -46,10 +47,10 @@ class MemReporter:
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         if model is not None:  # The names stay if the tensors outlive the model.
             name_tensors(self._names, model, [])
-        tracker.totals()  # The first use of the tracker: lines are known of what is allocated from here on.
+        tracker.totals()  # The first use of the tracker: it knows the lines of later allocations.
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Names the tensors of an optimizer's state in the reports from now on: ``Adam.weight.exp_avg``.
+        """Names the tensors of an optimizer's state in later reports: ``Adam.weight.exp_avg``.
 
         >>> import torch, memlab
         >>> model = torch.nn.Linear(4, 4)
@@ -67,7 +68,7 @@ class MemReporter:
     def report(self, verbose: bool = False, device: int | str | torch.device | None = None) -> None:
         """Prints the tensors of all devices, or of one: ``0``, ``"cuda:0"``, ``"cpu"`` or a `torch.device`.
 
-        `verbose` adds ``(->name)`` to tensors in the memory of another, and leaves out no line.
+        `verbose` adds ``(->name)`` to tensors in the memory of another, and prints every line.
 
         >>> import torch, memlab
         >>> model = torch.nn.Linear(1024, 1024, device="meta")
@@ -82,7 +83,7 @@ class MemReporter:
         print(self.collect(device).text(verbose))
 
     def collect(self, device: int | str | torch.device | None = None) -> Report:
-        """What `report` prints, as numbers. Notebooks show it as a table.
+        """Returns the figures that `report` prints, as numbers. Notebooks show them as a table.
 
         >>> import torch, memlab
         >>> model = torch.nn.Linear(1024, 1024)
@@ -98,7 +99,7 @@ class MemReporter:
         only = None if device is None else _device_name(device)
         if self.pre_collect:
             gc.collect()
-        # Thousands of rows would set off collections, which take longer than the report and change what it counts.
+        # Thousands of rows would trigger collections, which take longer than the report and change its figures.
         was_enabled = gc.isenabled()
         gc.disable()
         try:
@@ -122,7 +123,7 @@ def _require_model(model: nn.Module) -> nn.Module:
 
 
 def _device_name(device: int | str | torch.device) -> str:
-    """``cuda:1`` for 1, and the current device for ``cuda``."""
+    """Returns ``cuda:1`` for 1, and the current device for ``cuda``."""
     import torch
 
     if isinstance(device, int) and not isinstance(device, bool):

@@ -1,4 +1,4 @@
-"""``memlab.determinize`` and comparisons of networks: infinitybatch's tools for runs that are the same again."""
+"""``memlab.determinize`` and comparisons of networks: infinitybatch's tools for reproducible runs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ __all__ = ["determinize", "first_difference", "is_equal_network", "is_equal_with
 
 
 def determinize(seed: int | None = None, be_deterministic: bool = True) -> None:
-    """Seeds Python's, NumPy's and PyTorch's random numbers, and has PyTorch compute the same each time.
+    """Seeds Python's, NumPy's and PyTorch's random numbers, and makes PyTorch compute the same results each time.
 
     Args:
-        seed: None: 0 if runs are to be deterministic, otherwise numbers are seeded anew.
+        seed: None: 0 if runs are to be deterministic, otherwise a new random seed.
         be_deterministic: use deterministic kernels only (``torch.use_deterministic_algorithms``, which raises in operations
-            that have none), and no search for fast ones.
+            that have none), and do not search for fast ones.
 
-    cuBLAS is deterministic only if ``CUBLAS_WORKSPACE_CONFIG=:4096:8`` was set before the program began: PyTorch says so.
+    cuBLAS is deterministic only if ``CUBLAS_WORKSPACE_CONFIG=:4096:8`` was set before the program began; otherwise PyTorch
+    reports it.
 
     >>> import memlab, torch
     >>> memlab.determinize(3, be_deterministic=False)
@@ -41,7 +42,7 @@ def determinize(seed: int | None = None, be_deterministic: bool = True) -> None:
 
 
 def is_equal_network(one: nn.Module, other: nn.Module) -> bool:
-    """Whether two networks have the same parameters and buffers, to the bit: a NaN equals its copy, and 0.0 not -0.0.
+    """Returns True if two networks have bit-identical parameters and buffers: a NaN equals its copy, and 0.0 not -0.0.
 
     >>> import memlab, torch
     >>> memlab.is_equal_network(torch.nn.Linear(2, 2), torch.nn.Linear(2, 3))
@@ -51,10 +52,10 @@ def is_equal_network(one: nn.Module, other: nn.Module) -> bool:
 
 
 def first_difference(one: nn.Module, other: nn.Module, error: float = 0.0) -> str | None:
-    """The name of the first parameter or buffer in which two networks differ by more than `error`; None: in none.
+    """Returns the name of the first parameter or buffer that differs by more than `error`; None: no difference.
 
-    A name that only one of them has, another shape and another type are differences. Without an `error` other bits are
-    (a NaN equals its copy, and 0.0 not -0.0); with one NaN equals nothing.
+    A name that only one network has, another shape and another type are differences. With an `error` of 0, different bits
+    are too (a NaN equals its copy, and 0.0 not -0.0). With a larger one, NaN equals nothing.
 
     >>> import memlab, torch
     >>> one, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
@@ -77,13 +78,13 @@ def first_difference(one: nn.Module, other: nn.Module, error: float = 0.0) -> st
 
 
 def is_equal_with_error(one: Any, other: Any, error: float | bool = 1e-7, detach: float | bool = True) -> bool:
-    """Whether two tensors, numbers or networks differ by at most `error` in each element. NaN equals nothing.
+    """Returns True if two tensors, numbers or networks differ by at most `error` in each element. NaN equals nothing.
 
     Args:
         one: a tensor, a number, a list of them, or a network.
         other: the same.
-        error: the distance that is allowed. True and False are `detach`, which is third in infinitybatch.
-        detach: nothing depends on it: values are compared, never their graphs. After it in third place comes the error.
+        error: the largest allowed distance. True and False are `detach`, which is third in infinitybatch.
+        detach: has no effect: values are compared, never their graphs. If `error` is a bool, a number here is the error.
 
     >>> import memlab, torch
     >>> memlab.is_equal_with_error(torch.tensor(1.0), torch.tensor(1.0 + 1e-3))

@@ -1,4 +1,4 @@
-//! Counters of tensors that show edits.
+//! Counters of tensors, to detect edits.
 
 use parking_lot::Mutex;
 use pyo3::intern;
@@ -8,12 +8,14 @@ use pyo3::{PyTraverseError, PyVisit};
 use super::reads::TensorReads;
 use crate::reporter::getters::references;
 
-/// Versions and reference counts of tensors, as they were when this was made; of some also addresses, and use counts of their
-/// storages, which take PyTorch ten times as long to tell. Edits that change none of them, it does not see.
+/// Versions and reference counts of tensors at creation; for some also addresses, and use counts of their storages, which
+/// PyTorch reads ten times more slowly.
+///
+/// Does not detect edits that change none of them.
 #[pyclass(frozen, module = "memlab._native")]
 pub struct EditCounters {
     reads: Py<TensorReads>,
-    /// `PagedTensor`s. Not their tensors: a reference more would count as somebody who holds them.
+    /// `PagedTensor`s, not their tensors: an additional reference would count as a holder.
     paged: Vec<Py<PyAny>>,
     addressed: Vec<Py<PyAny>>,
     storages: Vec<Py<PyAny>>,
@@ -41,7 +43,7 @@ fn tensor<'py>(paged: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
 
 #[pymethods]
 impl EditCounters {
-    /// `addressed`: those of which the addresses are compared too.
+    /// `addressed`: tensors whose addresses are compared too.
     #[new]
     fn new(
         py: Python,
@@ -59,7 +61,7 @@ impl EditCounters {
         Ok(Self { reads, paged, addressed, storages, tensors_were, addresses_were, storages_were })
     }
 
-    /// Whether all are as they were.
+    /// Returns true if all counters are unchanged.
     fn unchanged(&self, py: Python) -> PyResult<bool> {
         let reads = self.reads.get();
         for (paged, were) in self.paged.iter().zip(&self.tensors_were) {
@@ -101,13 +103,13 @@ impl Versions {
         Ok(Self { reads, tensors, were: were.into() })
     }
 
-    /// Whether a tensor was written to since this was made, or since `note`.
+    /// Returns true if a tensor was written to since creation, or since `note`.
     fn changed(&self, py: Python) -> PyResult<bool> {
         let now = self.reads.get().versions(py, &self.tensors)?;
         Ok(*self.were.lock() != now)
     }
 
-    /// Takes the present versions.
+    /// Stores the present versions.
     fn note(&self, py: Python) -> PyResult<()> {
         let now = self.reads.get().versions(py, &self.tensors)?;
         *self.were.lock() = now;

@@ -1,4 +1,4 @@
-//! The dictionaries of modules that hold parameters and buffers, exchanged as wholes.
+//! The dictionaries of modules that hold parameters and buffers, exchanged as a whole.
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -8,7 +8,9 @@ use pyo3::{PyTraverseError, PyVisit};
 struct Swapped {
     /// The `SwappedDict`.
     object: Py<PyAny>,
-    /// The attributes of the module. Looked up once, as a module keeps its dictionary.
+    /// Attributes of the module.
+    ///
+    /// Looked up once, because a module keeps its dictionary.
     module: Py<PyDict>,
     attribute: Py<PyString>,
     outside: Py<PyDict>,
@@ -33,7 +35,7 @@ impl Swapped {
         self.module.bind(py).set_item(&self.attribute, dictionary)
     }
 
-    /// Whether it holds nothing that is not paged.
+    /// Returns true if the dictionary contains only paged tensors.
     fn all_paged(&self, py: Python) -> bool {
         let paged = self.paged.bind(py).len();
         self.inside.bind(py).len() == paged && self.outside.bind(py).len() == paged
@@ -53,12 +55,12 @@ impl SwappedDicts {
         Ok(Self { all: swapped.iter().map(Swapped::of).collect::<PyResult<_>>()? })
     }
 
-    /// Has modules hold `inside`.
+    /// Makes modules hold `inside`.
     fn enter(&self, py: Python) -> PyResult<()> {
         self.all.iter().try_for_each(|swapped| swapped.put(py, &swapped.inside))
     }
 
-    /// Has modules hold `outside`, with what forwards have assigned.
+    /// Makes modules hold `outside`, with the assignments of forwards.
     fn leave(&self, py: Python) -> PyResult<()> {
         for swapped in &self.all {
             if !swapped.all_paged(py) {

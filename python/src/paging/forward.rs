@@ -1,4 +1,4 @@
-//! What stands in the place of a module's `forward`.
+//! Replacement of a module's `forward`.
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -7,8 +7,9 @@ use pyo3::{PyTraverseError, PyVisit};
 
 use super::holder::{Boundaries, UnitHolder};
 
-/// Reports where a call begins and ends to the context of the thread, an attribute of `thread`. Outside of forwards, `outermost`
-/// is called with the boundaries, the original function and its arguments.
+/// Reports the start and end of a call to the context of the thread, an attribute of `thread`.
+///
+/// Outside of forwards, calls `outermost` with the boundaries, the original function and its arguments.
 #[pyclass(subclass, frozen, module = "memlab._native")]
 pub struct WatchedForward {
     boundaries: Py<Boundaries>,

@@ -13,7 +13,7 @@ use super::reads::TensorReads;
 use crate::pipeline::Session;
 use crate::reporter::getters::call;
 
-/// The boundaries of a module's calls.
+/// Boundaries of a module's calls.
 #[pyclass(subclass, frozen, module = "memlab._native")]
 pub struct Boundaries {
     #[pyo3(get)]
@@ -33,8 +33,10 @@ impl Boundaries {
         Self { enter_key, exit_key, at_enter, at_exit, needs: Mutex::default() }
     }
 
-    /// Sets whether the schedule has a point where a call begins, and where it ends, and the streamed units with weights that the
-    /// module itself holds.
+    /// Sets the points and the needs of a module.
+    ///
+    /// `at_enter` and `at_exit` are true if the schedule has a point at the start or the end of a call. `needs` contains the
+    /// streamed units with weights that the module itself holds.
     fn watch(&self, at_enter: bool, at_exit: bool, needs: Vec<u32>) {
         self.at_enter.store(at_enter, Ordering::Relaxed);
         self.at_exit.store(at_exit, Ordering::Relaxed);
@@ -42,15 +44,19 @@ impl Boundaries {
     }
 }
 
-/// The units that a thread holds in a forward. What is rare is done by methods of the derived class, `ForwardContext`.
+/// Units that a thread holds in a forward.
+///
+/// Methods of the derived class, `ForwardContext`, handle rare cases.
 #[pyclass(subclass, frozen, module = "memlab._native")]
 pub struct UnitHolder {
     reads: Py<TensorReads>,
     placed: Py<PlacedUnits>,
     session: Py<Session>,
-    /// Units that some thread holds for a view. Mostly empty.
+    /// Units that some thread holds for a view.
+    ///
+    /// Mostly empty.
     viewed: Py<PyDict>,
-    /// The index of the CUDA device.
+    /// Index of the CUDA device.
     device: Option<Py<PyAny>>,
     held: Mutex<Vec<u32>>,
 }
@@ -68,25 +74,27 @@ impl UnitHolder {
         Self { reads, placed, session, viewed, device, held: Mutex::default() }
     }
 
-    /// A call of a module begins.
+    /// Starts a call of a module.
     #[pyo3(name = "enter")]
     fn enter_from_python(this: &Bound<Self>, boundaries: &Bound<Boundaries>) -> PyResult<()> {
         Self::enter(this, boundaries.get())
     }
 
-    /// A call of a module ends.
+    /// Ends a call of a module.
     #[pyo3(name = "exit")]
     fn exit_from_python(this: &Bound<Self>, boundaries: &Bound<Boundaries>) -> PyResult<()> {
         Self::exit(this, boundaries.get())
     }
 
-    /// Saves what the next step may overwrite, and releases all units.
+    /// Saves bytes that the next step may overwrite, and releases all units.
     fn pause(this: &Bound<Self>) -> PyResult<()> {
         Self::before_release(this, &[])?;
         Self::release_all(this)
     }
 
-    /// Saves what may be overwritten after this. A unit of which a view is alive is held until the forward's end.
+    /// Saves bytes that may be overwritten after this.
+    ///
+    /// A unit with a live view is held until the forward's end.
     fn save(this: &Bound<Self>) -> PyResult<()> {
         Self::before_release(this, &[])
     }
@@ -112,7 +120,7 @@ impl UnitHolder {
 }
 
 impl UnitHolder {
-    /// A call of a module begins.
+    /// Starts a call of a module.
     pub fn enter(this: &Bound<Self>, boundaries: &Boundaries) -> PyResult<()> {
         if boundaries.at_enter.load(Ordering::Relaxed) || !this.get().holds(&boundaries.needs.lock()) {
             return Self::reach(this, boundaries.enter_key);
@@ -120,12 +128,12 @@ impl UnitHolder {
         Ok(())
     }
 
-    /// A call of a module ends.
+    /// Ends a call of a module.
     pub fn exit(this: &Bound<Self>, boundaries: &Boundaries) -> PyResult<()> {
         if boundaries.at_exit.load(Ordering::Relaxed) { Self::reach(this, boundaries.exit_key) } else { Ok(()) }
     }
 
-    /// At the boundary `key`: releases units that are no longer needed and loads those that are.
+    /// Releases units that are no longer needed at the boundary `key`, and loads those that are.
     fn reach(this: &Bound<Self>, key: i64) -> PyResult<()> {
         let (holder, py) = (this.get(), this.py());
         let placement = holder.placed.get().now();
@@ -152,7 +160,7 @@ impl UnitHolder {
         let placement = holder.placed.get().now();
         let mut index = 0;
         loop {
-            // One at a time: code in Python may run in between.
+            // One at a time, because code in Python may run in between.
             let Some(unit) = holder.held().get(index).copied() else { return Ok(()) };
             index += 1;
             let Some(forms) = placement.unit(unit).filter(|forms| !forms.resident) else { continue };
@@ -165,7 +173,7 @@ impl UnitHolder {
         }
     }
 
-    /// After a unit was loaded for this thread: has modules hold its tensors on the device.
+    /// Makes modules hold a unit's tensors on the device, after the unit was loaded for this thread.
     fn unit_acquired(this: &Bound<Self>, placement: &Placement, unit: u32) -> PyResult<()> {
         let py = this.py();
         let Some(forms) = placement.unit(unit) else { return Ok(()) };
@@ -181,7 +189,7 @@ impl UnitHolder {
         this.get().placed.get().acquired(py, unit)
     }
 
-    /// After this thread has released a unit: has modules hold unloaded tensors if it was the last thread.
+    /// Makes modules hold unloaded tensors after this thread has released a unit, if it was the last thread.
     fn unit_released(this: &Bound<Self>, placement: &Placement, unit: u32) -> PyResult<()> {
         let py = this.py();
         let Some(forms) = placement.unit(unit) else { return Ok(()) };
@@ -204,14 +212,16 @@ impl UnitHolder {
         units.iter().all(|unit| held.contains(unit))
     }
 
-    /// Returns whether it was held.
+    /// Drops a unit.
+    ///
+    /// Returns true if it was held.
     fn drop_unit(&self, unit: u32) -> bool {
         let mut held = self.held();
         let at = held.iter().position(|&other| other == unit);
         at.map(|at| held.remove(at)).is_some()
     }
 
-    /// The calling thread's stream on the device, as CUDA's handle; 0 on the CPU.
+    /// Returns the calling thread's stream on the device, as CUDA's handle; 0 on the CPU.
     fn stream(&self, py: Python) -> PyResult<u64> {
         let Some(device) = &self.device else { return Ok(0) };
         call(self.reads.get().current_stream(py), device.bind(py))?.extract()

@@ -1,4 +1,4 @@
-//! Units with a place in device memory, and the entries of modules that show them.
+//! Units with a place in device memory, and the module entries that show them.
 
 use std::sync::atomic::{AtomicIsize, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -19,12 +19,14 @@ struct Entry {
     key: Py<PyString>,
     on_device: Py<PyAny>,
     unloaded: Py<PyAny>,
-    /// The `PagedTensor`, if this is a buffer: forwards may assign others.
+    /// The `PagedTensor`, if this is a buffer.
+    ///
+    /// Forwards may assign other tensors.
     buffer: Option<Py<PyAny>>,
 }
 
 impl Entry {
-    /// Whether a forward has put something else into the place of a buffer.
+    /// Returns true if a forward has assigned something else in place of a buffer.
     fn is_assigned(&self, py: Python) -> PyResult<bool> {
         let Some(paged) = &self.buffer else { return Ok(false) };
         let Some(now) = self.container.bind(py).get_item(&self.key)? else { return Ok(false) };
@@ -35,7 +37,7 @@ impl Entry {
 
 type EntryArguments = (Py<PyDict>, Py<PyString>, Py<PyAny>, Py<PyAny>, Option<Py<PyAny>>);
 
-/// The native part of a `PlacedUnit`.
+/// Native part of a `PlacedUnit`.
 #[pyclass(frozen, module = "memlab._native")]
 pub struct UnitForms {
     reads: Py<TensorReads>,
@@ -43,23 +45,29 @@ pub struct UnitForms {
     pub resident: bool,
     entries: Vec<Entry>,
     has_buffers: bool,
-    /// Whether lists of modules hold its tensors too.
+    /// True if lists of modules hold its tensors too.
     has_lists: bool,
     /// `PagedTensor`s.
     paged: Vec<Py<PyAny>>,
     on_device: Vec<Py<PyAny>>,
+    /// Versions of the tensors.
+    ///
     /// An operation that writes to a tensor changes its version.
     versions: Vec<AtomicU64>,
     /// Keys of its weights' storages on the device.
     storages: Vec<Py<PyAny>>,
-    /// How many tensors use each, without views that others made.
+    /// Number of tensors that use each storage, without views that other code created.
     own_use_counts: Vec<AtomicU64>,
-    /// Per tensor on the device: how many references there are besides those of modules and of the program.
+    /// Number of references to each tensor on the device, besides those of modules and of the program.
     own_references: Vec<AtomicIsize>,
-    /// Tensors on the device that the program holds while the unit is not loaded: their index, and a tensor over their place.
-    /// Meanwhile they show the weight on the host, since other weights come into the place.
+    /// Tensors on the device that the program holds while the unit is not loaded: their index, and a tensor over their
+    /// place.
+    ///
+    /// Meanwhile they show the weight on the host, because other weights use the place.
     moved_to_host: Mutex<Vec<(usize, Py<PyAny>)>>,
-    /// How many threads have it loaded. It changes together with the entries while the GIL is held.
+    /// Number of threads that have it loaded.
+    ///
+    /// It changes together with the entries while the GIL is held.
     threads: AtomicU32,
 }
 
@@ -97,7 +105,9 @@ impl UnitForms {
         })
     }
 
-    /// Takes the tensors that use its memory now, and the references to its own, as the model's. No thread may have it loaded.
+    /// Records the present users of its memory, and the references to its tensors, as the model's.
+    ///
+    /// No thread may have it loaded.
     fn note_own_uses(&self, py: Python) -> PyResult<()> {
         for (tensor, own) in self.on_device.iter().zip(&self.own_references) {
             own.store(references(tensor.bind(py)), Ordering::Relaxed);
@@ -108,7 +118,7 @@ impl UnitForms {
         Ok(())
     }
 
-    /// Whether tensors beside those that modules hold use its memory.
+    /// Returns true if tensors besides those that modules hold use its memory.
     pub fn has_views(&self, py: Python) -> PyResult<bool> {
         for (storage, own) in self.storages.iter().zip(&self.own_use_counts) {
             if self.reads.get().use_count(py, storage)? > own.load(Ordering::Relaxed) {
@@ -118,7 +128,7 @@ impl UnitForms {
         Ok(false)
     }
 
-    /// Versions of its tensors on the device, as they were when writes to them were last looked for.
+    /// Versions of its tensors on the device at the last check for writes.
     #[getter]
     fn on_device_versions(&self) -> Vec<u64> {
         self.versions.iter().map(|version| version.load(Ordering::Relaxed)).collect()
@@ -142,7 +152,7 @@ impl UnitForms {
 }
 
 impl UnitForms {
-    /// Whether it was written to on the device.
+    /// Returns true if it was written to on the device.
     pub fn is_written_on_device(&self, py: Python) -> PyResult<bool> {
         for (tensor, known) in self.on_device.iter().zip(&self.versions) {
             if self.reads.get().version(tensor.bind(py))? != known.load(Ordering::Relaxed) {
@@ -152,7 +162,7 @@ impl UnitForms {
         Ok(false)
     }
 
-    /// Whether the model's own tensors were written, or given other memory, since their content was known.
+    /// Returns true if the model's own tensors were written, or given other memory, since their content was known.
     pub fn is_written_on_host(&self, py: Python) -> PyResult<bool> {
         let reads = self.reads.get();
         for paged in &self.paged {
@@ -167,7 +177,7 @@ impl UnitForms {
         Ok(false)
     }
 
-    /// Whether a forward has assigned other tensors in the place of its buffers.
+    /// Returns true if a forward has assigned other tensors in place of its buffers.
     pub fn is_assigned(&self, py: Python) -> PyResult<bool> {
         if self.has_buffers {
             for entry in &self.entries {
@@ -179,15 +189,15 @@ impl UnitForms {
         Ok(false)
     }
 
-    /// Whether only one thread has it loaded.
+    /// Returns true if only one thread has it loaded.
     pub fn is_of_one_thread(&self) -> bool {
         self.threads.load(Ordering::Relaxed) == 1
     }
 
-    /// Has modules hold a form of its tensors.
+    /// Makes modules hold one form of its tensors.
     fn show(&self, py: Python, form: impl Fn(&Entry) -> &Py<PyAny>) -> PyResult<()> {
-        // What code in the model has put there may run code of its own when it goes, so it goes when all is done. (The forms
-        // live on.)
+        // Objects that the model's code has put there may run code when they are dropped, so they are dropped last. (The
+        // forms live on.)
         let mut replaced = Vec::new();
         for entry in &self.entries {
             let container = entry.container.bind(py);
@@ -199,7 +209,9 @@ impl UnitForms {
         Ok(())
     }
 
-    /// A thread more has it loaded: has modules hold its tensors on the device. Returns whether lists are still to be changed.
+    /// Counts one more thread that has it loaded, and makes modules hold its tensors on the device.
+    ///
+    /// Returns true if lists are still to be changed.
     pub fn loaded(&self, py: Python) -> PyResult<bool> {
         if self.threads.fetch_add(1, Ordering::Relaxed) > 0 || self.resident {
             return Ok(false);
@@ -209,7 +221,9 @@ impl UnitForms {
         Ok(self.has_lists)
     }
 
-    /// A thread has released it: has modules hold unloaded tensors if it was the last.
+    /// Counts one thread less, and makes modules hold unloaded tensors if it was the last.
+    ///
+    /// Returns true if lists are still to be changed.
     pub fn released(&self, py: Python) -> PyResult<bool> {
         if self.threads.fetch_sub(1, Ordering::Relaxed) > 1 || self.resident {
             return Ok(false);
@@ -219,7 +233,7 @@ impl UnitForms {
         Ok(self.has_lists)
     }
 
-    /// Has tensors that the program holds in variables show the weight on the host: other weights come into their place.
+    /// Makes tensors that the program holds in variables show the weight on the host, because other weights use their place.
     fn move_held_to_host(&self, py: Python) -> PyResult<()> {
         for (index, (tensor, own)) in self.on_device.iter().zip(&self.own_references).enumerate() {
             if references(tensor.bind(py)) <= own.load(Ordering::Relaxed) {
@@ -233,7 +247,7 @@ impl UnitForms {
         Ok(())
     }
 
-    /// Has tensors that were held show their place again, into which their weight was copied.
+    /// Makes held tensors show their place again, after their weight was copied into it.
     fn return_to_device(&self, py: Python) -> PyResult<()> {
         let moved = std::mem::take(&mut *self.moved_to_host.lock());
         for (index, place) in moved {
@@ -243,11 +257,11 @@ impl UnitForms {
     }
 }
 
-/// The units of the present placement.
+/// Units of the present placement.
 #[derive(Default)]
 pub struct Placement {
     pub units: Vec<Py<UnitForms>>,
-    /// By key: the units that may be needed from a boundary on.
+    /// Units that may be needed from a boundary on, by key.
     needed_at: FxHashMap<i64, Vec<u32>>,
 }
 
@@ -261,7 +275,9 @@ impl Placement {
     }
 }
 
-/// What a `DevicePool` has placed. One object for all placements.
+/// Units that a `DevicePool` has placed.
+///
+/// One object for all placements.
 #[pyclass(frozen, module = "memlab._native")]
 #[derive(Default)]
 pub struct PlacedUnits {
@@ -276,18 +292,20 @@ impl PlacedUnits {
         Self::default()
     }
 
-    /// Takes another placement, or none.
+    /// Replaces the placement, or removes it.
     fn place(&self, units: Vec<Py<UnitForms>>, needed_at: FxHashMap<i64, Vec<u32>>) {
         let before = std::mem::replace(&mut *self.placement.write(), Arc::new(Placement { units, needed_at }));
         drop(before);
     }
 
-    /// Has a function called with each unit that a thread has acquired. For tests.
+    /// Sets a function to call with each unit that a thread has acquired.
+    ///
+    /// For tests.
     fn observe(&self, observer: Py<PyAny>) {
         let _ = self.observer.set(observer);
     }
 
-    /// The units that may be needed from a boundary on.
+    /// Returns the units that may be needed from a boundary on.
     fn needed_at(&self, key: i64) -> Vec<u32> {
         self.now().needed_at(key).to_vec()
     }
@@ -304,7 +322,7 @@ impl PlacedUnits {
         Arc::clone(&self.placement.read())
     }
 
-    /// Calls the observer, if there is one.
+    /// Calls the observer, if one is set.
     pub fn acquired(&self, py: Python, unit: u32) -> PyResult<()> {
         self.observer.get().map_or(Ok(()), |observer| observer.call1(py, (unit,)).map(drop))
     }

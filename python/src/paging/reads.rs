@@ -1,4 +1,4 @@
-//! What PyTorch counts for tensors and storages.
+//! PyTorch's counts for tensors and storages.
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -6,8 +6,9 @@ use pyo3::types::PyType;
 
 use crate::reporter::getters::{Getter, call};
 
-/// Reads versions, addresses, and use counts of storages. `use_count` takes what `torch_private.storage_key` returns,
-/// `current_stream` the index of a CUDA device.
+/// Reads versions, addresses, and use counts of storages.
+///
+/// `use_count` takes a key from `torch_private.storage_key`, and `current_stream` takes the index of a CUDA device.
 #[pyclass(frozen, module = "memlab._native")]
 pub struct TensorReads {
     version: Getter,
@@ -26,7 +27,7 @@ impl TensorReads {
 }
 
 impl TensorReads {
-    /// How many operations have written to a tensor; 0 for one made in inference mode, which does not count them.
+    /// Number of operations that have written to a tensor; 0 for an inference tensor, which does not count them.
     pub fn version(&self, tensor: &Bound<PyAny>) -> PyResult<u64> {
         match self.version.of(tensor) {
             Ok(version) => version.extract(),
@@ -43,12 +44,12 @@ impl TensorReads {
         call(self.address.bind(tensor.py()), tensor)?.extract()
     }
 
-    /// A function that returns the handle of the calling thread's stream.
+    /// Function that returns the handle of the calling thread's stream.
     pub fn current_stream<'a, 'py>(&'a self, py: Python<'py>) -> &'a Bound<'py, PyAny> {
         self.current_stream.bind(py)
     }
 
-    /// How many tensors use a storage.
+    /// Number of tensors that use a storage.
     pub fn use_count(&self, py: Python, storage: &Py<PyAny>) -> PyResult<u64> {
         call(self.use_count.bind(py), storage.bind(py))?.extract()
     }

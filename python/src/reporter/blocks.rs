@@ -1,4 +1,4 @@
-//! The live blocks of PyTorch's caching allocator, and what tensors leave of them.
+//! The live blocks of PyTorch's caching allocator, and the memory in them outside of tensors.
 
 use std::collections::HashMap;
 
@@ -7,17 +7,17 @@ use pyo3::prelude::*;
 
 use crate::live_books;
 
-/// The allocator's blocks are multiples of this.
+/// Blocks of the allocator are multiples of this.
 const GRANULE: u64 = 512;
 
-/// Category, bytes, layer, file, line, function of memory that is below no tensor.
+/// Category, bytes, layer, file, line, function of memory below no tensor.
 pub type UnseenRow = (&'static str, u64, Option<String>, Option<String>, Option<u32>, Option<String>);
 
-/// The live blocks of all devices at one moment.
+/// Live blocks of all devices at one moment.
 #[derive(Default)]
 pub struct LiveBlocks(Vec<CardBlocks>);
 
-/// The blocks of one device, and what else is in use there, by category.
+/// Blocks of one device, and the other memory in use there, by category.
 pub struct CardBlocks {
     card: i32,
     /// By address.
@@ -25,12 +25,12 @@ pub struct CardBlocks {
     outside: Vec<(&'static str, u64)>,
 }
 
-/// Where a block is among the blocks of its device.
+/// Index of a block among the blocks of its device.
 #[derive(Clone, Copy, Default)]
 pub struct BlockPlace(usize);
 
 impl LiveBlocks {
-    /// The blocks now; none if no books are kept.
+    /// Returns the present blocks; none if no books are kept.
     pub fn now(py: Python) -> Self {
         py.detach(|| {
             let Some(live) = live_books::current() else { return Self::default() };
@@ -43,25 +43,26 @@ impl LiveBlocks {
         })
     }
 
-    /// The blocks of a device, if any were seen there.
+    /// Returns the blocks of a device, if any were seen there.
     pub fn of(&self, card: i32) -> Option<&CardBlocks> {
         self.0.iter().find(|blocks| blocks.card == card)
     }
 
-    /// The device and the block that contain an address.
+    /// Finds the device and the block that contain an address.
     pub fn find(&self, address: u64, guess: BlockPlace) -> Option<(&CardBlocks, BlockPlace)> {
         self.0.iter().find_map(|blocks| blocks.find(address, guess).map(|place| (blocks, place)))
     }
 }
 
 impl CardBlocks {
-    /// The index of the device.
+    /// Index of the device.
     pub fn card(&self) -> i32 {
         self.card
     }
 
-    /// The block that contains an address. Looks at `guess` and the block behind it first: tensors are often found in the order
-    /// of their blocks.
+    /// Finds the block that contains an address.
+    ///
+    /// Checks `guess` and the block behind it first, because tensors are often found in the order of their blocks.
     pub fn find(&self, address: u64, guess: BlockPlace) -> Option<BlockPlace> {
         let is_in = |place: usize| {
             self.blocks.get(place).is_some_and(|block| address.wrapping_sub(block.address) < block.bytes)
@@ -71,24 +72,24 @@ impl CardBlocks {
         likely.or_else(|| searched().filter(|&place| is_in(place))).map(BlockPlace)
     }
 
-    /// A block's address and size.
+    /// Address and size of a block.
     pub fn extent(&self, place: BlockPlace) -> (u64, u64) {
         let block = &self.blocks[place.0];
         (block.address, block.bytes)
     }
 
-    /// What is in use besides the blocks, by category.
+    /// Memory in use besides the blocks, by category.
     pub fn outside(&self) -> Vec<(&'static str, u64)> {
         self.outside.clone()
     }
 }
 
-/// The size of the smallest block that has room for so many bytes.
+/// Size of the smallest block with room for this many bytes.
 pub fn rounded(bytes: u64) -> u64 {
     bytes.next_multiple_of(GRANULE)
 }
 
-/// What tensors leave of the blocks that they are in.
+/// Memory of blocks outside of the tensors in them.
 pub struct Remainder<'a> {
     blocks: &'a [BlockView],
     room: Vec<u64>,
@@ -96,13 +97,15 @@ pub struct Remainder<'a> {
 }
 
 impl<'a> Remainder<'a> {
-    /// All of the blocks: no tensor is counted yet.
+    /// Starts with all memory of the blocks, before tensors are counted.
     pub fn of(card: &'a CardBlocks) -> Self {
         let room = card.blocks.iter().map(|block| block.bytes).collect();
         Self { blocks: &card.blocks, room, is_seen: vec![false; card.blocks.len()] }
     }
 
-    /// Counts a tensor's memory, rounded as the allocator does it. Of memory that several tensors count, the first has all.
+    /// Counts a tensor's memory, rounded like the allocator.
+    ///
+    /// The first tensor that counts memory gets all of it.
     pub fn take(&mut self, BlockPlace(place): BlockPlace, bytes: u64) -> u64 {
         let taken = rounded(bytes).min(self.room[place]);
         self.room[place] -= taken;
@@ -110,8 +113,9 @@ impl<'a> Remainder<'a> {
         taken
     }
 
-    /// The memory of blocks that is below no tensor, the largest first. The rest of blocks with tensors in them is a row of the
-    /// category "rounding".
+    /// Memory of blocks below no tensor, the largest first.
+    ///
+    /// The rest of blocks with tensors in them is a row of the category "rounding".
     pub fn unseen(&self, py: Python) -> Vec<UnseenRow> {
         py.detach(|| live_books::unread().map(|live| self.unseen_in(live.books.model())).unwrap_or_default())
     }
@@ -149,7 +153,7 @@ impl<'a> Remainder<'a> {
     }
 }
 
-/// What is in use on a device besides its blocks.
+/// Memory in use on a device besides its blocks.
 fn outside(model: &Model, card: i32, blocks: &[BlockView]) -> Vec<(&'static str, u64)> {
     let mut rest = model.categories(card);
     for block in blocks {

@@ -1,11 +1,13 @@
-//! Which objects are tensors.
+//! Detects which objects are tensors.
 
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use rustc_hash::FxHashMap;
 
-/// Tells tensors by their types alone: an object's `__class__` may be a lie, and asking for it may raise.
+/// Detects tensors by their types only.
+///
+/// An object's `__class__` may be wrong, and reading it may raise.
 pub struct TensorClasses<'a, 'py> {
     tensor: &'a Bound<'py, PyType>,
     known: FxHashMap<usize, bool>,
@@ -17,7 +19,9 @@ impl<'a, 'py> TensorClasses<'a, 'py> {
         Self { tensor, known: FxHashMap::default() }
     }
 
-    /// Whether an object's type is `torch.Tensor` or derived from it. Runs no code of the object.
+    /// Returns true if an object's type is `torch.Tensor` or derived from it.
+    ///
+    /// Runs no code of the object.
     pub fn is_tensor(&mut self, object: &Bound<'py, PyAny>) -> bool {
         let kind = object.get_type_ptr();
         let ask = || {

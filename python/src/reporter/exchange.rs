@@ -1,5 +1,5 @@
-//! DLPack's table of C functions, which PyTorch has since 2.10: address, shape and device of a tensor in one call that makes no
-//! Python object. <https://dmlc.github.io/dlpack/latest/c_api.html>
+//! DLPack's table of C functions, which PyTorch has since 2.10: address, shape and device of a tensor in one call that
+//! creates no Python object. <https://dmlc.github.io/dlpack/latest/c_api.html>
 
 use std::ffi::{c_int, c_void};
 
@@ -7,19 +7,21 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
-/// The version of the table that is declared here. Others with the same number only have more behind it.
+/// Version of the table declared here.
+///
+/// Other tables with the same major version only append fields.
 const MAJOR: u32 = 1;
 const CPU: i32 = 1;
 const CUDA: i32 = 2;
 
-/// `DLPackExchangeAPI`, as far as it is used.
+/// The used part of `DLPackExchangeAPI`.
 #[repr(C)]
 struct Table {
     major: u32,
     minor: u32,
     previous: *const Table,
     other_functions: [*const c_void; 3],
-    /// Fills a description of a tensor, which is valid as long as the tensor does not change. -1: it refuses, with an exception.
+    /// Fills a description of a tensor, valid as long as the tensor does not change. -1: it refuses, with an exception.
     describe: Option<unsafe extern "C" fn(*mut c_void, *mut Description) -> c_int>,
 }
 
@@ -38,29 +40,29 @@ struct Description {
     byte_offset: u64,
 }
 
-/// A device that DLPack and PyTorch mean the same by.
+/// A device with the same meaning in DLPack and PyTorch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
     Cpu,
     Cuda(i32),
 }
 
-/// What a tensor is, in one strided array.
+/// Description of a tensor that is one strided array.
 pub struct Array<'a> {
     pub device: Device,
-    /// Of the first element, wherever in its storage that is; 0: it has no elements.
+    /// Address of the first element, wherever in its storage that is; 0: it has no elements.
     pub address: u64,
     pub shape: &'a [i64],
 }
 
-/// PyTorch's way to describe tensors.
+/// PyTorch's function that describes tensors.
 #[derive(Clone, Copy)]
 pub struct Exchange {
     describe: unsafe extern "C" fn(*mut c_void, *mut Description) -> c_int,
 }
 
 impl Exchange {
-    /// `None`: this PyTorch has none.
+    /// Returns `None` if this PyTorch has no such table.
     pub fn of(tensor_class: &Bound<PyType>) -> PyResult<Option<Self>> {
         let Some(capsule) = tensor_class.getattr_opt("__dlpack_c_exchange_api__")? else { return Ok(None) };
         // SAFETY: the object is alive.
@@ -70,8 +72,9 @@ impl Exchange {
             drop(PyErr::take(capsule.py())); // Something else has the name.
             return Ok(None);
         }
-        // SAFETY: the capsule has a pointer to a table that lives as long as the process, and so have those before it; version
-        // and pointer to the table before are where they are in all versions, the rest in those with this number.
+        // SAFETY: the capsule has a pointer to a table that lives as long as the process, and so do the previous tables. All
+        // versions have the version and the pointer to the previous table at the same place; tables with this number have
+        // the rest there too.
         unsafe {
             while !table.is_null() && (*table).major != MAJOR {
                 table = (*table).previous;
@@ -80,11 +83,13 @@ impl Exchange {
         }
     }
 
-    /// `None` if the tensor is something else than one array, or on another device. `tensor` is a `torch.Tensor`, or of a
-    /// derived class that adds nothing.
+    /// Describes a tensor.
+    ///
+    /// Returns `None` if it is not one array, or is on another device. `tensor` is a `torch.Tensor`, or of a derived class
+    /// that adds nothing.
     pub fn array<'a>(&self, tensor: &'a Bound<PyAny>) -> Option<Array<'a>> {
         let mut description = std::mem::MaybeUninit::<Description>::uninit();
-        // SAFETY: the object is a tensor, as the function wants, and there is room for the description.
+        // SAFETY: the object is a tensor, as the function requires, and the description has enough room.
         let description = unsafe {
             if (self.describe)(tensor.as_ptr().cast(), description.as_mut_ptr()) != 0 {
                 drop(PyErr::take(tensor.py()));
@@ -100,7 +105,7 @@ impl Exchange {
         let dimensions = usize::try_from(description.dimensions).ok()?;
         let shape = match dimensions {
             0 => &[][..],
-            // SAFETY: the tensor has so many dimensions, and keeps them while nothing runs that could change it.
+            // SAFETY: the tensor has this number of dimensions, and keeps them while no code runs that could change it.
             _ => unsafe { std::slice::from_raw_parts(description.shape, dimensions) },
         };
         Some(Array { device, address: description.data as u64 + description.byte_offset, shape })

@@ -1,4 +1,4 @@
-//! Properties and methods of classes that are implemented in C, called without what a call from Python costs.
+//! Calls properties and methods of classes implemented in C, without the cost of a call from Python.
 
 use std::ffi::c_void;
 
@@ -7,17 +7,21 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
-/// A property of a class that is implemented in C, such as `torch.Tensor.shape`, whatever a derived class makes of it.
+/// A property of a class implemented in C, such as `torch.Tensor.shape`.
+///
+/// Ignores overrides of derived classes.
 pub struct Getter {
     property: Py<PyAny>,
     get: ffi::descrgetfunc,
 }
 
 impl Getter {
+    /// Finds the property.
+    ///
     /// RuntimeError if the class has something else under this name.
     pub fn new(class: &Bound<PyType>, name: &str) -> PyResult<Self> {
         let property = class.getattr(name)?;
-        // SAFETY: the type is alive, and the slot, if there is one, has this function.
+        // SAFETY: the type is alive, and the slot, if present, has this function.
         let get = unsafe {
             let slot = ffi::PyType_GetSlot(property.get_type_ptr(), ffi::Py_tp_descr_get);
             std::mem::transmute::<*mut c_void, Option<ffi::descrgetfunc>>(slot)
@@ -26,7 +30,7 @@ impl Getter {
         Ok(Self { property: property.unbind(), get })
     }
 
-    /// The property of an object.
+    /// Returns the property of an object.
     pub fn of<'py>(&self, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         // SAFETY: all three are alive; the result is a new reference, or null with an exception set.
         unsafe {
@@ -35,13 +39,13 @@ impl Getter {
         }
     }
 
-    /// Whether the property of an object is true.
+    /// Returns true if the property of an object is true.
     pub fn is_true(&self, object: &Bound<PyAny>) -> PyResult<bool> {
         self.of(object)?.is_truthy()
     }
 }
 
-/// Calls a function with one argument, without a tuple for it.
+/// Calls a function with one argument, without creating a tuple.
 pub fn call<'py>(function: &Bound<'py, PyAny>, argument: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let none = std::ptr::null_mut::<ffi::PyObject>();
     // SAFETY: both are alive, and null ends the arguments; the result is a new reference, or null with an exception set.

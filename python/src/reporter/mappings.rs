@@ -1,4 +1,4 @@
-//! What is in dictionaries, and in objects that are like them.
+//! Entries of dictionaries and of similar objects.
 
 use pyo3::ffi;
 use pyo3::intern;
@@ -8,7 +8,7 @@ use pyo3::types::{PyDict, PyType};
 /// A key and its value.
 pub type Entry<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
 
-/// All entries of a mapping, at once: what is done with them may run code that changes it.
+/// Returns all entries of a mapping at once, because code that processes them may change it.
 pub fn entries<'py>(mapping: &Bound<'py, PyAny>) -> PyResult<Vec<Entry<'py>>> {
     match mapping.cast::<PyDict>() {
         Ok(dict) if has_entries_of_a_dict(dict)? => Ok(dict.iter().collect()),
@@ -16,8 +16,10 @@ pub fn entries<'py>(mapping: &Bound<'py, PyAny>) -> PyResult<Vec<Entry<'py>>> {
     }
 }
 
-/// The entries of a dictionary whose values are as wanted. Much quicker than [`entries`] where these are few: it makes no
-/// references to the others. `is_wanted` must run no code of Python.
+/// Returns the entries of a dictionary with matching values.
+///
+/// Much quicker than [`entries`] if these are few, because it creates no references to the others. `is_wanted` must not run
+/// Python code.
 pub fn values_that<'py>(
     dict: &Bound<'py, PyDict>,
     mut is_wanted: impl FnMut(&Bound<'py, PyAny>) -> bool,
@@ -36,7 +38,9 @@ pub fn values_that<'py>(
     found
 }
 
-/// Whether `items()` gives what is in the dictionary, in its order: not so of an `OrderedDict`, which has an order of its own.
+/// Returns true if `items()` returns the entries in the dictionary's order.
+///
+/// An `OrderedDict` has its own order.
 fn has_entries_of_a_dict(dict: &Bound<PyDict>) -> PyResult<bool> {
     if dict.is_exact_instance_of::<PyDict>() {
         return Ok(true);

@@ -1,4 +1,4 @@
-//! The tensors of a model with their names.
+//! Tensors of a model with their names.
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -10,10 +10,11 @@ use super::mappings::{entries, values_that};
 
 type Named<'py> = Vec<(String, Bound<'py, PyAny>)>;
 
-/// Parameters, buffers, and tensors that are plain attributes of modules, each once, with its name. A tensor that has several
-/// names, as tied weights do, has all of them, joined by `+`.
+/// Returns parameters, buffers, and tensors that are plain attributes of modules, each once, with its name.
 ///
-/// A class that overrides `named_modules`, `named_parameters` or `named_buffers` is asked, as in Python.
+/// A tensor with several names, such as a tied weight, gets all of them, joined by `+`.
+///
+/// If a class overrides `named_modules`, `named_parameters` or `named_buffers`, the override is called, as in Python.
 pub fn model_tensors<'py>(
     model: &Bound<'py, PyAny>,
     module_class: &Bound<'py, PyType>,
@@ -25,7 +26,9 @@ pub fn model_tensors<'py>(
     Ok(each_once(found))
 }
 
-/// A module and all below it, with their paths; those that are in several places once for each.
+/// Returns a module and all modules below it, with their paths.
+///
+/// A module in several places is returned once for each.
 fn modules_of<'py>(model: &Bound<'py, PyAny>, module_class: &Bound<'py, PyType>) -> PyResult<Named<'py>> {
     enum Step<'py> {
         Enter(String, Bound<'py, PyAny>),
@@ -47,7 +50,7 @@ fn modules_of<'py>(model: &Bound<'py, PyAny>, module_class: &Bound<'py, PyType>)
             }
         };
         if !entered.insert(module.as_ptr() as usize) {
-            continue; // A module below itself.
+            continue; // The module contains itself.
         }
         steps.push(Step::Leave(module.as_ptr() as usize));
         let kind = module.get_type();
@@ -59,7 +62,7 @@ fn modules_of<'py>(model: &Bound<'py, PyAny>, module_class: &Bound<'py, PyType>)
                 answer
             }
         };
-        // A class, or a single module, can have its own way to name what is below it.
+        // A class, or a single module, can override the walk over the modules below it.
         if !is_usual || attributes_of(&module)?.contains(walks)? {
             for pair in module.call_method1(walks, (PySet::empty(py)?, path, false))?.try_iter()? {
                 found.push(pair?.extract()?);
@@ -76,14 +79,14 @@ fn modules_of<'py>(model: &Bound<'py, PyAny>, module_class: &Bound<'py, PyType>)
     Ok(found)
 }
 
-/// Parameters, then buffers.
+/// Returns parameters, then buffers.
 fn registered_tensors<'py>(
     model: &Bound<'py, PyAny>,
     module_class: &Bound<'py, PyType>,
     modules: &Named<'py>,
 ) -> PyResult<Named<'py>> {
     let (py, mut found) = (model.py(), Named::new());
-    // A class can have its own way to name its parameters, as FSDP's has.
+    // A class can override the names of its parameters, as FSDP does.
     let methods = ["named_parameters", "named_buffers"];
     let mut is_usual = true;
     for method in methods {
@@ -111,7 +114,7 @@ fn registered_tensors<'py>(
     Ok(found)
 }
 
-/// Tensors that are plain attributes of modules.
+/// Returns tensors that are plain attributes of modules.
 fn attributes<'py>(modules: Named<'py>, tensor_class: &Bound<'py, PyType>) -> PyResult<Named<'py>> {
     let mut classes = TensorClasses::new(tensor_class);
     let (mut found, mut seen) = (Named::new(), FxHashSet::default());
@@ -126,7 +129,7 @@ fn attributes<'py>(modules: Named<'py>, tensor_class: &Bound<'py, PyType>) -> Py
     Ok(found)
 }
 
-/// `vars(module)`.
+/// Returns `vars(module)`.
 fn attributes_of<'py>(module: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
     Ok(module.getattr(intern!(module.py(), "__dict__"))?.cast_into::<PyDict>()?)
 }
@@ -137,7 +140,7 @@ fn join(path: &str, name: &Bound<PyAny>) -> PyResult<String> {
     Ok(if path.is_empty() { name.into_owned() } else { format!("{path}.{name}") })
 }
 
-/// Each tensor where it was first, with all of its names.
+/// Returns each tensor at its first position, with all of its names.
 fn each_once(found: Named) -> Named {
     let mut places: FxHashMap<usize, usize> = FxHashMap::default();
     let mut once: Vec<(String, Bound<PyAny>)> = Vec::with_capacity(found.len());

@@ -1,4 +1,6 @@
-//! Names of tensors, which stay the same from one report to the next.
+//! Names of tensors.
+//!
+//! They stay the same from one report to the next.
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -10,14 +12,16 @@ use super::model::model_tensors;
 use super::objects::addresses;
 use super::optimizer::{states, visit_tensors};
 
-/// A name, with a reference that tells whether the tensor at an address is still the one that has it.
+/// A name, with a weak reference to detect that another tensor uses the address.
 struct Name {
     tensor: Py<PyWeakrefReference>,
     text: Py<PyString>,
 }
 
 impl Name {
-    /// The text, if this is the name of `tensor`: another one may have the address of one that is gone.
+    /// Returns the text, if this is the name of `tensor`.
+    ///
+    /// A new tensor may have the address of a dead one.
     fn of<'py>(&self, tensor: &Bound<'py, PyAny>) -> Option<&Bound<'py, PyString>> {
         let known = self.tensor.bind(tensor.py()).upgrade()?;
         known.is(tensor).then(|| self.text.bind(tensor.py()))
@@ -30,7 +34,7 @@ impl Name {
 pub struct TensorNames {
     names: FxHashMap<usize, Name>,
     numbered: usize,
-    /// Names, with those of tensors that are gone, before the latter are dropped.
+    /// Number of names at which those of dead tensors are dropped.
     most: usize,
 }
 
@@ -41,7 +45,7 @@ impl TensorNames {
         Self { most: 1000, ..Self::default() }
     }
 
-    // What follows asks objects of the program, during which another thread may report: nothing is borrowed meanwhile.
+    // The following code calls objects of the program, during which another thread may report. It holds no borrow meanwhile.
 
     fn give_model<'py>(
         slf: &Bound<'py, Self>,
@@ -96,7 +100,9 @@ impl TensorNames {
 }
 
 impl TensorNames {
-    /// The name of a tensor; one that has none is given the next number.
+    /// Returns the name of a tensor.
+    ///
+    /// A tensor without a name gets the next number.
     pub fn of<'py>(&mut self, tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyString>> {
         if let Some(name) = self.names.get(&(tensor.as_ptr() as usize)).and_then(|known| known.of(tensor)) {
             return Ok(name.clone());

@@ -1,4 +1,4 @@
-//! Tensors among all objects of the process.
+//! Finds tensors among all objects of the process.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyWeakrefMethods, PyWeakrefReference};
@@ -6,20 +6,22 @@ use rustc_hash::FxHashSet;
 
 use super::getters::{call, references};
 
-/// Slots of the filter for types: many more than there are classes of tensors.
+/// Slots of the filter for types: many more than the number of tensor classes.
 const FILTER: usize = 4096;
 
-/// The addresses of objects, by which they are told apart.
+/// Addresses of objects, which identify them.
 pub fn addresses(objects: &Bound<PyList>) -> FxHashSet<usize> {
     objects.iter().map(|object| object.as_ptr() as usize).collect()
 }
 
-/// The objects whose type is one of `types`, in their order. Looks at nothing but the type: an object's class may be a lie.
+/// Returns the objects whose type is one of `types`, in their order.
+///
+/// Checks only the type, because an object's class may be wrong.
 #[pyfunction]
 pub fn of_types<'py>(objects: &Bound<'py, PyList>, types: Vec<Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyList>> {
     let mut wanted: Vec<usize> = types.iter().map(|kind| kind.as_ptr() as usize).collect();
     wanted.sort_unstable();
-    // Nearly all objects are of none of them, which one look tells.
+    // Nearly all objects have none of these types, and one look at the filter shows that.
     let slot = |kind: usize| (kind >> 4) % FILTER;
     let mut filter = [false; FILTER];
     wanted.iter().for_each(|&kind| filter[slot(kind)] = true);
@@ -33,7 +35,7 @@ pub fn of_types<'py>(objects: &Bound<'py, PyList>, types: Vec<Bound<'py, PyAny>>
     Ok(found)
 }
 
-/// The objects that `references` refer to, and those of `others` that are not among them.
+/// Returns the objects that `references` refer to, and those of `others` that are not among them.
 #[pyfunction]
 pub fn referents<'py>(references: &Bound<'py, PyList>, others: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyList>> {
     let fresh = addresses(others);
@@ -55,7 +57,7 @@ pub fn referents<'py>(references: &Bound<'py, PyList>, others: &Bound<'py, PyLis
     Ok(found)
 }
 
-/// `objects` without those that are in `left_out`.
+/// Returns `objects` without those in `left_out`.
 #[pyfunction]
 pub fn without<'py>(objects: &Bound<'py, PyList>, left_out: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyList>> {
     let left_out = addresses(left_out);

@@ -1,4 +1,4 @@
-//! The tensors of an optimizer's state, and what each is.
+//! Tensors of an optimizer's state, and their kinds.
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -7,17 +7,19 @@ use pyo3::types::{PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 use super::classes::TensorClasses;
 use super::mappings::entries;
 
-/// State within more dictionaries and lists than this is not looked at: it may contain itself.
+/// Deepest nesting of dictionaries and lists to search.
+///
+/// State may contain itself.
 const MAX_NESTING: usize = 100;
 
-/// A part of an optimizer's state: the parameter that it belongs to, if to one, what is in it, and how it is called.
+/// A part of an optimizer's state: the parameter that it belongs to, if any, its content, and its name.
 pub struct OptimizerStatePart<'py> {
     pub owner: Option<Bound<'py, PyAny>>,
     pub value: Bound<'py, PyAny>,
     pub path: String,
 }
 
-/// The parts of an optimizer's state: one for each parameter, then one for each group of parameters.
+/// Returns the parts of an optimizer's state: one for each parameter, then one for each group of parameters.
 pub fn states<'py>(
     optimizer: &Bound<'py, PyAny>,
     classes: &mut TensorClasses<'_, 'py>,
@@ -72,7 +74,7 @@ impl<'py> Walk<'_, '_, 'py> {
         if self.classes.is_tensor(value) {
             (self.visit)(&self.path, value)?;
         } else if self.depth == MAX_NESTING || is_number_or_text(value) {
-            // There are no tensors in it, or none that are looked at.
+            // It contains no tensors, or none within the limit.
         } else if value.is_instance_of::<PyDict>() {
             for (key, entry) in entries(value)? {
                 let key = key.str()?;

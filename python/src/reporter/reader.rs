@@ -1,4 +1,4 @@
-//! What a tensor has below it: its device, its shape, its memory, and its gradient.
+//! Reads the device, shape, memory and gradient of a tensor.
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -67,14 +67,16 @@ impl TensorReader {
 }
 
 impl TensorReader {
-    /// Whether a tensor is on a CUDA device.
+    /// Returns true if a tensor is on a CUDA device.
     pub fn is_cuda(&self, tensor: &Bound<PyAny>) -> PyResult<bool> {
         self.is_cuda.is_true(tensor)
     }
 
-    /// The gradient of a tensor. PyTorch warns when it is read of a tensor that cannot have one, so it is not.
+    /// Returns the gradient of a tensor.
+    ///
+    /// Skips tensors that cannot have one, because PyTorch warns about the read.
     pub fn gradient_of<'py>(&self, tensor: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        // What requires no gradient is a leaf, and can have one nevertheless: a parameter that was frozen.
+        // A tensor that requires no gradient is a leaf, and may still have one: a frozen parameter.
         if self.is_leaf.is_true(tensor)? || self.retains_grad.is_true(tensor)? {
             let gradient = self.grad.of(tensor)?;
             return Ok((!gradient.is_none()).then_some(gradient));
@@ -83,28 +85,28 @@ impl TensorReader {
     }
 }
 
-/// What one tensor has below it.
+/// Memory of one tensor.
 pub struct TensorMemory {
-    /// The place of its device in [`Reading::devices`].
+    /// Index of its device in [`Reading::devices`].
     pub device: usize,
-    /// The place of its shape in [`Reading::shapes`].
+    /// Index of its shape in [`Reading::shapes`].
     pub shape: usize,
     /// Tensors with the same key share memory.
     pub key: i64,
     pub nbytes: u64,
-    /// The block that it is in, if blocks are known.
+    /// Block that contains it, if blocks are known.
     pub block: Option<BlockPlace>,
 }
 
 impl TensorMemory {
-    /// A tensor in a block of a card.
+    /// Creates the memory of a tensor in a block of a card.
     fn in_block(device: usize, shape: usize, blocks: &CardBlocks, place: BlockPlace) -> Self {
         let (begin, nbytes) = blocks.extent(place);
         Self { device, shape, key: begin.cast_signed(), nbytes, block: Some(place) }
     }
 }
 
-/// Tensors that are being read, and what was seen meanwhile.
+/// Reads tensors, and collects their devices and shapes.
 pub struct Reading<'a, 'py> {
     reader: &'a TensorReader,
     blocks: &'a LiveBlocks,
@@ -115,12 +117,14 @@ pub struct Reading<'a, 'py> {
     others_on: Vec<(Bound<'py, PyAny>, usize)>,
     guess: BlockPlace,
     was_refused: bool,
-    /// Parts of tensors: some are made when they are asked for, and the next one would have the memory of one that is gone.
+    /// Parts of tensors, kept alive: some are created on access, and a new part could have the address of a dead one.
     parts: Vec<Bound<'py, PyAny>>,
 }
 
 impl<'a, 'py> Reading<'a, 'py> {
-    /// `blocks`: those that tensors are looked for in; what is in none has the memory of its storage.
+    /// Creates a reader.
+    ///
+    /// Tensors are searched for in `blocks`. A tensor outside of them has the memory of its storage.
     pub fn new(
         reader: &'a TensorReader,
         blocks: &'a LiveBlocks,
@@ -140,7 +144,9 @@ impl<'a, 'py> Reading<'a, 'py> {
         }
     }
 
-    /// The memory of a tensor that is one strided array. None: it is something else.
+    /// Returns the memory of a tensor that is one strided array.
+    ///
+    /// None: it is something else.
     pub fn plain(&mut self, tensor: &Bound<'py, PyAny>) -> PyResult<Option<TensorMemory>> {
         let kind = tensor.get_type_ptr();
         if !self.reader.plain.iter().any(|class| class.as_ptr() == kind.cast()) {
@@ -151,13 +157,13 @@ impl<'a, 'py> Reading<'a, 'py> {
             read => read,
         };
         match read {
-            // It has no shape, or no memory of its own.
+            // It has no shape, or no memory.
             Err(error) if error.is_instance_of::<PyRuntimeError>(tensor.py()) => Ok(None),
             read => read,
         }
     }
 
-    /// The memory of each part of a tensor that is not one strided array, with what is appended to its name.
+    /// Returns the memory of each part of a tensor that is not one strided array, with the suffix for its name.
     pub fn parts(&mut self, tensor: &Bound<'py, PyAny>) -> PyResult<Vec<(String, TensorMemory)>> {
         let py = tensor.py();
         let mut found = Vec::new();
@@ -173,10 +179,10 @@ impl<'a, 'py> Reading<'a, 'py> {
         Ok(found)
     }
 
-    /// The memory of an array, as DLPack describes it.
+    /// Returns the memory of an array, as DLPack describes it.
     fn described(&mut self, tensor: &Bound<'py, PyAny>) -> PyResult<Option<TensorMemory>> {
         let Some(exchange) = self.reader.exchange else { return Ok(None) };
-        // A refusal costs a hundred times as much as a description. It has none for meta tensors, and models have thousands.
+        // A refusal costs a hundred times as much as a description. DLPack refuses meta tensors, and models have thousands.
         if self.was_refused && self.reader.is_meta.is_true(tensor)? {
             return Ok(None);
         }
@@ -197,7 +203,9 @@ impl<'a, 'py> Reading<'a, 'py> {
         self.with_storage(tensor, device, shape).map(Some)
     }
 
-    /// The memory of a tensor, as it says itself: RuntimeError, if it has none.
+    /// Returns the memory of a tensor from its own properties.
+    ///
+    /// RuntimeError if it has none.
     fn asked(&mut self, tensor: &Bound<'py, PyAny>) -> PyResult<Option<TensorMemory>> {
         let (py, reader) = (tensor.py(), self.reader);
         if reader.is_quantized.is_true(tensor)? {
@@ -227,7 +235,7 @@ impl<'a, 'py> Reading<'a, 'py> {
         Ok(TensorMemory { device, shape, key: address.cast_signed(), nbytes, block: self.block_at(address) })
     }
 
-    /// The memory of a tensor that is no array.
+    /// Returns the memory of a tensor that is not an array.
     fn other(&mut self, tensor: &Bound<'py, PyAny>) -> PyResult<TensorMemory> {
         let py = tensor.py();
         let answer = self.reader.memory_of_other.bind(py).call1((tensor,))?;
@@ -254,7 +262,9 @@ impl<'a, 'py> Reading<'a, 'py> {
         place
     }
 
-    /// The place of a device by an object that stands for it, of which each answer of a tensor has a new one.
+    /// Returns the index of a device from its Python object.
+    ///
+    /// Each read of a tensor's device creates a new object.
     fn place_of_other(&mut self, device: Bound<'py, PyAny>) -> PyResult<usize> {
         for (known, place) in &self.others_on {
             if known.eq(&device)? {

@@ -1,17 +1,19 @@
-//! Shapes of tensors, of which there are few different ones.
+//! Shapes of tensors.
+//!
+//! Few of them differ.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyString};
 use rustc_hash::FxHashMap;
 
-/// A shape, as reports show it.
+/// A shape, as shown in reports.
 pub struct Shape {
     pub text: Py<PyString>,
     pub elements: Py<PyInt>,
     pub is_empty: bool,
 }
 
-/// The shapes that were seen.
+/// Shapes seen so far.
 #[derive(Default)]
 pub struct Shapes {
     pub seen: Vec<Shape>,
@@ -21,7 +23,7 @@ pub struct Shapes {
 }
 
 impl Shapes {
-    /// The place of a shape in `seen`.
+    /// Returns the index of a shape in `seen`.
     pub fn place_of(&mut self, py: Python, dimensions: &[i64]) -> PyResult<usize> {
         if let Some(place) = self.last_place.filter(|_| self.last == dimensions) {
             return Ok(place);
@@ -47,7 +49,7 @@ impl Shapes {
         Ok(place)
     }
 
-    /// Adds a shape that has a text of its own.
+    /// Adds a shape with a given text.
     pub fn add(&mut self, py: Python, text: &str, elements: i64) -> PyResult<usize> {
         let (text, is_empty) = (PyString::new(py, text).unbind(), elements == 0);
         self.seen.push(Shape { text, elements: elements.into_pyobject(py)?.unbind(), is_empty });

@@ -1,4 +1,4 @@
-//! The tensors of a report, with their names and what is below them.
+//! Tensors of a report, with their names and their memory.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyList, PyString};
@@ -54,7 +54,7 @@ impl TensorTable {
             let gradient = gradient_of(&tensor)?;
             adding.add(&tensor, gradient)?;
         }
-        // A gradient is behind its tensor and nowhere else, so all have to be known before.
+        // A gradient appears only behind its tensor, so all gradients have to be known first.
         let others: Vec<_> =
             others.iter().map(|tensor| Ok((gradient_of(&tensor)?, tensor))).collect::<PyResult<_>>()?;
         for (gradient, tensor) in others {
@@ -78,7 +78,7 @@ impl TensorTable {
         for tensor in tensors {
             let is_gradient = self.gradients.contains(&(tensor.as_ptr() as usize));
             if is_gradient || (self.is_tracked && reader.get().is_cuda(&tensor)?) {
-                continue; // It has a row already, or the tracker tells what it is.
+                continue; // It already has a row, or the tracker identifies it.
             }
             let parts = reading.parts(&tensor)?;
             if parts.iter().all(|(_, memory)| !seen.contains(&memory.key)) {
@@ -124,7 +124,7 @@ impl TensorTable {
     }
 }
 
-/// What a report says of a device.
+/// Columns of a report for a device.
 #[derive(IntoPyObject)]
 pub struct Columns<'py> {
     names: Bound<'py, PyList>,
@@ -138,7 +138,9 @@ pub struct Columns<'py> {
 }
 
 impl TensorTable {
-    /// The rows of a device. An empty tensor counts only if it keeps memory alive, as `x[:0]` does.
+    /// Returns the rows of a device.
+    ///
+    /// An empty tensor counts only if it keeps memory alive, as `x[:0]` does.
     fn rows_on(&self, device: &str) -> Vec<&Row> {
         let Some(place) = self.devices.iter().position(|known| known == device) else { return Vec::new() };
         let counts = |row: &&Row| {
@@ -150,18 +152,20 @@ impl TensorTable {
     }
 }
 
-/// The place of the first row with the same memory, for each row: it counts the memory, the others share it. Empty if none do.
+/// Returns, for each row, the index of the first row with the same memory.
+///
+/// That row counts the memory, and the others share it. Empty if no memory is shared.
 fn owners(rows: &[&Row]) -> Vec<usize> {
     let mut first: FxHashMap<i64, usize> = FxHashMap::with_capacity_and_hasher(rows.len(), Default::default());
     let owners = rows.iter().enumerate().map(|(place, row)| *first.entry(row.memory.key).or_insert(place)).collect();
     if first.len() < rows.len() { owners } else { Vec::new() }
 }
 
-/// The rows of a table that is being made.
+/// Rows of a table under construction.
 struct Adding<'a, 'py> {
     reading: Reading<'a, 'py>,
     names: &'a Bound<'py, TensorNames>,
-    /// Addresses of the tensors that have rows of their own, also if they are gradients.
+    /// Addresses of the tensors that have their own rows, even if they are gradients.
     named: FxHashSet<usize>,
     rows: Vec<Row>,
 }
@@ -196,7 +200,9 @@ fn row_of(name: &Bound<PyString>, (suffix, memory): (String, TensorMemory)) -> R
     Row { name: name.unbind(), memory }
 }
 
-/// Integers for Python, one object for equal ones that follow each other.
+/// Integers for Python.
+///
+/// Equal neighbours share one object.
 fn integers(py: Python, values: Vec<u64>) -> PyResult<Bound<PyList>> {
     let mut last = (0, 0u64.into_pyobject(py)?);
     let mut integer = |value| {

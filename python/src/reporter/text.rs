@@ -1,4 +1,4 @@
-//! The text of a table of thousands of rows.
+//! Text of a table with thousands of rows.
 
 use std::borrow::Cow;
 
@@ -48,7 +48,7 @@ fn text<'a>(object: &'a Bound<PyAny>) -> PyResult<Cow<'a, str>> {
     Ok(object.cast::<PyString>()?.to_string_lossy())
 }
 
-/// `name(->owner)`, if the tensor shares the memory of another.
+/// Returns `name(->owner)`, if the tensor shares the memory of another.
 fn with_owner<'a>(name: Cow<'a, str>, owner: &Bound<PyAny>) -> PyResult<Cow<'a, str>> {
     Ok(if owner.is_none() { name } else { format!("{name}(->{})", text(owner)?).into() })
 }
@@ -57,7 +57,7 @@ fn characters(text: &str) -> usize {
     if text.is_ascii() { text.len() } else { text.chars().count() }
 }
 
-/// How many characters a text is short of a width.
+/// Number of characters that a text is shorter than a width.
 fn padding(text: &str, width: usize) -> usize {
     width.saturating_sub(characters(text))
 }

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_to_is_zeros_again_and_nothing_else() {
+    fn only_written_memory_is_cleared() {
         // GIVEN memory with two recorded writes
         let mut memory = vec![7_u8; 1 << 18];
         let base = memory.as_mut_ptr() as u64;

@@ -1,5 +1,5 @@
-"""A language model trained in pieces: `accumulated.py WAY --batch N…`. For each batch prints what PyTorch allocated at most
-in a step after the first two, and the bytes of the outputs; fails if memory ran out."""
+"""Trains a language model in micro-batches: `accumulated.py WAY --batch N…`. Prints for each batch size PyTorch's peak
+allocation in a step after the first two, and the bytes of the outputs. Fails if memory ran out."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""One of two ranks on the CPU: `accumulated_ranks.py FILE RANK`. Prints how far gradients in pieces are from the whole's."""
+"""One of two ranks on the CPU: `accumulated_ranks.py FILE RANK`. Prints micro-batch errors against full-batch gradients."""
 
 import json
 import sys
@@ -42,7 +42,7 @@ for name, loss_fn, expected in (("mean", nn.CrossEntropyLoss(), by_samples), ("c
             assert model.module.steps == steps
 
 
-# Pieces that an iterable gives: other counts on each rank. Gradients of a batch before are averaged already.
+# Micro-batches from an iterable, a different number on each rank. The gradients of the previous batch are already averaged.
 for name, loss_fn, expected in (("mean", nn.CrossEntropyLoss(), by_samples), ("coupled", contrastive, by_ranks)):
     model, twin = DistributedDataParallel(Model()), Model()
     images, labels = IMAGES[SHARES[rank]], LABELS[SHARES[rank]]
@@ -56,7 +56,7 @@ for name, loss_fn, expected in (("mean", nn.CrossEntropyLoss(), by_samples), ("c
 
 
 class WithBatchNorm(nn.Sequential):
-    """Statistics are those of a rank's samples."""
+    """Each rank normalises with the statistics of only its samples."""
 
     def __init__(self):
         torch.manual_seed(1)
@@ -64,7 +64,7 @@ class WithBatchNorm(nn.Sequential):
 
 
 def of_all(twins):
-    """The mean of all ranks' targets: each rank's sum has its own model, with the same parameters."""
+    """Mean over the targets of all ranks: each rank's sum comes from its own model, with the same parameters."""
     losses = [
         functional.cross_entropy(twin(IMAGES[share]), LABELS[share], WEIGHTS, reduction="sum")
         for twin, share in zip(twins, SHARES, strict=True)
@@ -81,6 +81,6 @@ for size in (None, 20, 4, 3):
     ours = [parameter.grad for parameter in model.module.parameters()]
     theirs = [one.grad + two.grad for one, two in zip(*(twin.parameters() for twin in twins), strict=True)]
     errors[f"BatchNorm {size}"] = max(float((one - two).abs().max()) for one, two in zip(ours, theirs, strict=True))
-# By one write, so that the lines of two ranks do not mix.
+# A single write keeps the lines of two ranks apart.
 print(json.dumps(errors) + "\n", end="", flush=True)
 end(file, rank)

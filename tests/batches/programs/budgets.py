@@ -1,7 +1,7 @@
-"""Batches in pieces within a limit of memory, on a GPU: what is allocated at most, and what is allowed.
+"""Peak allocation of micro-batches on a GPU under a memory limit, and the limit.
 
-budgets.py CASE: `pieces`, whose loss is a mean; `replay`, whose loss looks at all samples; `dropout`, the same with random
-numbers and all of a small card. The outputs of the batch, which replay keeps with their gradients, are a large part of that.
+budgets.py CASE: `pieces` has a mean as its loss; `replay` has a loss over all samples; `dropout` is `replay` with random
+numbers and the memory of a whole small card. The outputs, which replay keeps with their gradients, use much of the limit.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""What pieces of a batch on the CPU are when they are computed on a GPU, whose copies are real also if it is simulated.
+"""Checks micro-batches on the CPU that a GPU computes. Copies are real on a simulated GPU too.
 
-Prints for each kind of batch how many pieces were computed, how many of them were copied ahead, how many were not what they
-should be, and what is left of it in the GPU's memory."""
+Prints for each kind of batch the number of micro-batches computed, copied ahead and wrong, and the bytes left in the GPU's
+memory."""
 
 import gc
 import json
@@ -23,11 +23,11 @@ KINDS = {
     "some on the GPU": ({"x": [IMAGES], "half": torch.ones(3, device="cuda")}, LABELS.cuda()),
     "on the GPU": (IMAGES.cuda(), LABELS.cuda()),
 }
-piece_prefetch._PART_BYTES = 2 * IMAGES[0].nbytes  # A piece goes in several parts.
+piece_prefetch._PART_BYTES = 2 * IMAGES[0].nbytes  # Splits each micro-batch into several parts.
 
 
 class Model(nn.Module):
-    """Remembers what it was given. With a graph there may be no room for a whole piece."""
+    """Records its inputs. With a graph, memory may be too small for a full micro-batch."""
 
     def __init__(self, room):
         super().__init__()
@@ -42,7 +42,7 @@ class Model(nn.Module):
 
 
 class Counted(piece_prefetch.PiecePrefetcher):
-    """Counts pieces that were there when they were to be computed."""
+    """Counts micro-batches that arrive before their computation."""
 
     count = 0
 
@@ -52,7 +52,7 @@ class Counted(piece_prefetch.PiecePrefetcher):
 
 
 replay.PiecePrefetcher = weighted.PiecePrefetcher = Counted
-# Only what is computed is looked at: not what is tried before.
+# Only the computation counts, not the trial before it.
 accumulation.look_for_mixing = replay.look_for_mixing = streamed.look_for_mixing = lambda *arguments, **options: None
 
 
@@ -69,7 +69,7 @@ def wrong_pieces(model, strides):
     return wrong
 
 
-# Libraries take their workspaces.
+# Libraries allocate their workspaces.
 memlab.accumulate(Model(PIECE).cuda(), IMAGES, nn.CrossEntropyLoss(), targets=LABELS, micro_batch=PIECE)
 for kind, (inputs, targets) in KINDS.items():
     for way, loss_fn in (("pieces", nn.CrossEntropyLoss()), ("replay", coupled), ("iterable", nn.CrossEntropyLoss())):

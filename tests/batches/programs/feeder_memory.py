@@ -1,12 +1,12 @@
-"""Feeds two epochs, and measures what all processes of the feeder hold meanwhile: the growth of their PSS.
+"""Feeds two epochs and measures the memory of all processes of the feeder meanwhile: the growth of their PSS.
 
     feeder_memory.py KIND LIMIT BATCH WORKERS threads|processes [DEVICE]
 
-KIND is `feeder` or `dataloader`, which feeds the same. PSS counts each page once, shared ones in parts. Pages of files are
-left out: those of libraries are shared with every process that has loaded them, and our part grows when one of these ends.
-The first measurement contains the interpreters of the worker processes: they have started and wait for the first sample.
+KIND is `feeder`, or `dataloader` with the same data. PSS counts each page once and splits shared pages. File pages are
+excluded: all processes that load a library share its pages, so one process's part grows when another process ends. The first
+measurement includes the interpreters of the worker processes, which have started and wait for the first sample.
 
-Another process measures (`feeder_memory.py watch PID`). It stops the others while it counts their pages, so that no page
+A separate process measures (`feeder_memory.py watch PID`). It stops the others while it counts their pages, so that no page
 moves between them.
 """
 
@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 SAMPLES, SHAPE = 192, (512, 512)  # 1 MiB of float32 each.
-GATE = Path("gate")  # Locked until the first measurement is made: readers wait for it.
+GATE = Path("gate")  # Locked until the first measurement ends: readers wait for it.
 
 
 def read(number):
@@ -32,7 +32,7 @@ def read(number):
         fcntl.flock(gate, fcntl.LOCK_SH)
     sample = np.empty(SHAPE, np.float32)
     sample.fill(number)
-    time.sleep(0.002)  # As if it were decoded, so that others read at the same time.
+    time.sleep(0.002)  # Stands in for decoding, so that other readers overlap.
     yield sample
 
 
@@ -45,17 +45,17 @@ def label(number):
 
 
 def descendants(pid):
-    """A process and all below it, except the calling one."""
+    """A process and all its descendants, except the calling process."""
     tree = [pid]
     for one in tree:
-        with contextlib.suppress(OSError):  # It, or one of its threads, has ended.
+        with contextlib.suppress(OSError):  # The process, or one of its threads, has ended.
             for task in Path(f"/proc/{one}/task").iterdir():
                 tree += [child for child in map(int, (task / "children").read_text().split()) if child != os.getpid()]
     return tree
 
 
 def threads(pids):
-    """State and count of pauses of each thread."""
+    """State and voluntary context switches of each thread."""
     found = {}
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -86,7 +86,7 @@ def stopped(pid):
 
 
 def held(pid):
-    """Bytes of all processes that are in no file."""
+    """Bytes of all processes that belong to no file."""
     total = 0
     with stopped(pid) as tree:
         for one in tree:
@@ -97,7 +97,7 @@ def held(pid):
 
 
 def wait_for_rest(pid):
-    """Waits until all threads sleep, and none has run in between: workers have imported everything."""
+    """Waits until all threads sleep and none has run in between: workers have finished their imports."""
     before = None
     while (now := threads(descendants(pid))) != before or any(state != "S" for state, _ in now.values()):
         before = now
@@ -105,7 +105,7 @@ def wait_for_rest(pid):
 
 
 def watch(pid):
-    """Prints the memory at rest when a line comes, then the peak until the next line."""
+    """Prints the memory at rest for each input line, then the peak until the next line."""
     sys.stdin.readline()
     wait_for_rest(pid)
     print(held(pid), flush=True)
@@ -113,7 +113,7 @@ def watch(pid):
     while not select.select([sys.stdin], [], [], pause)[0]:
         began = time.monotonic()
         most = max(most, held(pid))
-        pause = time.monotonic() - began  # For the others to go on.
+        pause = time.monotonic() - began  # Lets the other processes run.
     print(max(most, held(pid)), flush=True)
 
 
@@ -127,7 +127,7 @@ class Samples:
 
 
 def warm_up(in_processes, device):
-    """Runs the code once with samples of a few bytes, so that what it loads and imports is not taken for samples."""
+    """Runs the code once with samples of a few bytes, so that loaded and imported code does not count as samples."""
     import memlab
 
     config = memlab.Config("1MiB", None, 64, (4,), (), None, "float32", "int64", batch_size=4, workers=1)
@@ -178,7 +178,7 @@ def main():
     feeder = loader(kind, int(limit), int(batch), int(workers), how == "processes", *(device or [None]))
     with GATE.open("w") as gate:
         fcntl.flock(gate, fcntl.LOCK_EX)
-        first = iter(feeder)  # Workers start, and wait.
+        first = iter(feeder)  # Workers start and wait.
         start = measured()
     rows = 0
     for epoch in (first, feeder):
@@ -190,7 +190,7 @@ def main():
     grown = measured() - start
     del epoch, inputs, outputs
     watcher.communicate()
-    # A simulated card's memory is the host's: what is on the card was written once, by batches of the same size.
+    # A simulated card's memory is host memory, so its peak is subtracted: batches of the same size have written all of it.
     on_card = torch.cuda.memory_stats()["active_bytes.all.peak"] if device else 0
     Path("result").write_text(json.dumps({"grown_bytes": grown - on_card, "rows": rows, "on_card_bytes": on_card}))
 

@@ -1,5 +1,5 @@
-"""A convolutional network with BatchNorm and a batch whose activations are larger than the card, on a simulated GPU: whether
-it fits as it is, and what PyTorch allocated at most where memlab computes it."""
+"""Trains a convolutional network with BatchNorm on a simulated GPU whose memory is smaller than the activations. Reports
+whether plain PyTorch fits, and PyTorch's peak allocation under memlab."""
 
 import json
 

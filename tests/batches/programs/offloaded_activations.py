@@ -1,9 +1,9 @@
-"""Trainings within a budget for activations: `offloaded_activations.py BUDGET --layers N…`; BUDGET none is without it.
-For each prints the most that was allocated in a step after the first three beyond what there was before it, what was at
-the end of its forward, and the bytes of one activation.
+"""Trains with a budget for activations: `offloaded_activations.py BUDGET --layers N…`; BUDGET `none` disables it. Prints for
+each model the peak allocation of a step after the first three, the allocation at the end of its forward, both minus the
+allocation before the step, and the bytes of one activation.
 
-The times of a simulated card are those of the host that it runs on. So operations take the nanoseconds that are given, and
-copies those of a bus of 20 GB/s."""
+A simulated card runs at the host's speed. Therefore operations take the given nanoseconds, and copies run at the 20 GB/s of
+a bus."""
 
 import argparse
 import contextlib

@@ -1,5 +1,5 @@
-"""A backward that reads what was saved on another stream of the GPU: prints how often memory was marked as in use there,
-and how often as in use by the default stream."""
+"""Runs a backward that reads saved tensors on another GPU stream. Prints how often memory was marked as in use on that
+stream and on the default stream."""
 
 import memlab
 import torch
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Elsewhere(torch.autograd.Function):
-    """The square of a tensor, whose backward runs on a stream of its own."""
+    """The square of a tensor, whose backward runs on a separate stream."""
 
     @staticmethod
     def forward(ctx, x):

@@ -1,6 +1,6 @@
-"""One of two ranks on the CPU, which have shards of a model: `sharded_ranks.py FILE RANK`.
+"""One of two ranks on the CPU with shards of a model: `sharded_ranks.py FILE RANK`.
 
-Prints how far gradients in pieces are from the whole's, how often gradients were averaged, and what is refused."""
+Prints the error of micro-batch gradients against the full batch, the number of gradient averages, and the refused calls."""
 
 import json
 import sys
@@ -66,7 +66,7 @@ for way, expected in (("mean", by_samples), ("coupled", by_ranks), ("own", by_sa
             errors[f"{way} {size} {step}, loss"] = float((loss / 2 - whole).abs())
         pairs = zip(model.parameters(), twin.parameters(), strict=True)
         errors[f"{way} {size}"] = max(float((one.grad.full_tensor() - two.grad).abs().max()) for one, two in pairs)
-        # The model goes on as any other: a backward of its own is averaged.
+        # The model remains usable: an ordinary backward is averaged.
         model.zero_grad()
         twin.zero_grad()
         model(IMAGES[MINE]).square().sum().backward()
@@ -77,7 +77,7 @@ for way, expected in (("mean", by_samples), ("coupled", by_ranks), ("own", by_sa
 refused = []
 normalised = fully_shard(nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8)), mesh=MESH)
 for model, inputs, size in (
-    (sharded(Model()), IMAGES[MINE], 1),  # 13 pieces, and 8 samples.
+    (sharded(Model()), IMAGES[MINE], 1),  # 13 micro-batches on one rank, 8 samples on the other.
     (normalised, IMAGES[MINE], 4),
     (sharded(Model()), iter([IMAGES[MINE]]), 4),
 ):
@@ -85,6 +85,6 @@ for model, inputs, size in (
         memlab.accumulate(model, inputs, contrastive, micro_batch=size)
     except (ValueError, RuntimeError) as error:
         refused.append(str(error))
-# By one write, so that the lines of two ranks do not mix.
+# A single write keeps the lines of two ranks apart.
 print(json.dumps({"errors": errors, "averaged": averaged, "refused": refused}) + "\n", end="", flush=True)
 end(file, rank)

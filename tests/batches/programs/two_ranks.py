@@ -1,4 +1,4 @@
-"""Two ranks on the CPU that meet in a file, and what they compute, in float64."""
+"""Two ranks on the CPU that rendezvous through a file, and their models and losses in float64."""
 
 import atexit
 import os
@@ -14,7 +14,7 @@ torch.set_default_dtype(torch.float64)
 torch.manual_seed(0)
 IMAGES, LABELS = torch.randn(21, 6), torch.randint(0, 4, (21,))
 LABELS[:7] = -100
-# The ranks have different counts of samples, and of targets.
+# The ranks have different numbers of samples and of targets.
 SHARES = [slice(0, 13), slice(13, 21)]
 
 
@@ -23,33 +23,33 @@ def contrastive(outputs):
 
 
 def by_samples(model):
-    """The mean of all ranks' targets, as if they were one batch."""
+    """Mean over the targets of all ranks, as if they were one batch."""
     return functional.cross_entropy(model(IMAGES), LABELS)
 
 
 def by_ranks(model):
-    """The mean of the ranks' losses."""
+    """Mean of the ranks' losses."""
     return sum(contrastive(model(IMAGES[share])) for share in SHARES) / 2
 
 
-# Longer than any machine takes: only a hang becomes a failure.
+# Longer than any machine needs, so that only a hang fails.
 HANG_SECONDS = 600
 
 
 def done_files(file):
-    """A file for each rank, made when the rank ends."""
+    """One file for each rank, created when the rank ends."""
     return [pathlib.Path(f"{file}.done{number}") for number in range(2)]
 
 
 def begin(file, rank):
-    atexit.register(done_files(file)[rank].touch)  # Also of a rank that fails, for which the other would wait in `end`.
+    atexit.register(done_files(file)[rank].touch)  # Also for a rank that fails: otherwise the other waits in `end`.
     dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
 
 
 def end(file, rank):
-    """Waits for the other: gloo counts a closed connection as a failure, even after the last message.
+    """Waits for the other rank: gloo reports a closed connection as a failure, even after the last message.
 
-    Ends without the interpreter's end, in which an autograd thread of PyTorch can abort the process (see
+    Skips the interpreter's shutdown, in which a PyTorch autograd thread can abort the process (see
     simgpu/runtime/src/thread_exit.rs).
     """
     done = done_files(file)

@@ -1,6 +1,6 @@
-"""`memlab.chunk` where a ModuleList is wholly in the CPU's part and its parent is not, at several capacities of the GPU.
+"""Runs `memlab.chunk` at several GPU capacities, with a ModuleList wholly on the CPU and its parent not.
 
-Prints a JSON object: each capacity with the device of what the model returns.
+Prints a JSON object that maps each capacity to the device of the model's result.
 """
 
 import json
@@ -28,6 +28,6 @@ found = {}
 for capacity in (0, A_LAYER, 2 * A_LAYER, 5 * A_LAYER):
     model = memlab.chunk(UNetLike().eval(), "cuda", capacity)
     with torch.no_grad():
-        model(torch.randn(2, 64))  # Learns, on the CPU.
+        model(torch.randn(2, 64))  # Records, on the CPU.
         found[capacity] = list(model(torch.randn(2, 64)).shape)
 print(json.dumps(found))

@@ -1,7 +1,7 @@
-"""`memlab.accumulate` within `memory=`, over four steps with and without existing gradients.
+"""Runs `memlab.accumulate` within `memory=` for four steps, with and without existing gradients.
 
-memory_limit.py LOSS MIB: `pieces`, a mean over samples; `replay`, a loss that compares samples. Prints the largest number of
-allocated bytes as JSON.
+memory_limit.py LOSS MIB: `pieces`, a mean over samples; `replay`, a loss that compares samples. Prints the peak allocated
+bytes as JSON.
 """
 
 import json

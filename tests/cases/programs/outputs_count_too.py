@@ -1,5 +1,5 @@
-"""`memlab.accumulate` with dropout and a loss that compares 100,000 outputs, which are a fifth of a card of 2 GiB with their
-gradients. Prints as JSON how often memory ran out in each of three steps."""
+"""Runs `memlab.accumulate` with dropout and a loss that compares 100,000 outputs. With their gradients, these take a fifth
+of a card of 2 GiB. Prints the number of out-of-memory errors in each of three steps as JSON."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Reads values that kernels of the simulated GPU would have computed, where memory held other bytes. Prints them as JSON."""
+"""Reads values that the simulated GPU does not compute, from memory that held other bytes. Prints them as JSON."""
 
 import json
 

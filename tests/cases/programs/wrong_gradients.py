@@ -1,6 +1,6 @@
-"""Gradients of `memlab.accumulate` against those of the whole batch, for models whose rows are not what they seem.
+"""Compares gradients of `memlab.accumulate` with the full batch's, for models whose rows are not independent samples.
 
-Prints a JSON object: each case with its error, relative to the whole batch's gradients, or with the error that refused it.
+Prints a JSON object that maps each case to its error, relative to the full batch's gradients, or to the refusal's error.
 """
 
 import copy
@@ -20,7 +20,7 @@ def relative_error(ours, whole):
 
 
 class Lengths(nn.Module):
-    """Sums a part of each row, whose length is a number of Python's."""
+    """Sums a part of each row, whose length is a Python number."""
 
     def __init__(self):
         super().__init__()
@@ -31,7 +31,7 @@ class Lengths(nn.Module):
 
 
 class TimeFirst(nn.Module):
-    """A recurrent layer whose first dimension is time, so that a row depends on those before it."""
+    """A recurrent layer whose first dimension is time, so that a row depends on earlier rows."""
 
     def __init__(self):
         super().__init__()
@@ -42,7 +42,7 @@ class TimeFirst(nn.Module):
 
 
 def balanced_experts():
-    """A mixture of experts whose loss has a small term about all tokens of a batch, with the library's defaults."""
+    """A mixture of experts whose loss has a small term over all tokens of a batch, with the library's defaults."""
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_experts": 8, "num_experts_per_tok": 2}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
     options = {"vocab_size": 97, "output_router_logits": True, "pad_token_id": 0}

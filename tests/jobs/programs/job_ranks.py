@@ -1,4 +1,4 @@
-"""One rank of a training under torchrun: `job_ranks.py [keeps|fails|strays]`, and what one rank does."""
+"""One rank of training under torchrun: `job_ranks.py [keeps|fails|strays]`; the argument makes one rank misbehave."""
 
 import os
 import sys

@@ -1,6 +1,6 @@
-"""One rank of a training in parallel: `parallel_ranks.py KIND`, started by torchrun with a card for each rank.
+"""One rank of parallel training: `parallel_ranks.py KIND`, started by torchrun with a card for each rank.
 
-Prints, as JSON on a line of its own, what PyTorch knows of this rank; `{"missing": …}` if it is too old for the kind.
+Prints PyTorch's figures of this rank as one line of JSON, or `{"missing": …}` if PyTorch is too old for the kind.
 """
 
 import json
@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 WIDTH = 256
-CLASSES = 63  # Not even: the shards of the head are padded.
+CLASSES = 63  # Odd, so that the shards of the head are padded.
 MICRO_BATCH = 8
 
 
@@ -51,7 +51,7 @@ class Expert(nn.Module):
 
 
 class Experts(nn.Module):
-    """A mixture of experts, of which each rank holds two; each is sent an equal share of each rank's tokens."""
+    """A mixture of experts. Each rank holds two and receives an equal share of each rank's tokens."""
 
     def __init__(self, group):
         super().__init__()
@@ -75,8 +75,8 @@ def rounded(size):
     return -(-size // 512) * 512
 
 
-# In bytes, by the rule of FSDP: a rank's shards, parameters gathered from all ranks, each part's gradients to
-# be reduced.
+# Bytes by FSDP's rules: a rank's shards, the parameters gathered from all ranks, and each part's gradients before their
+# reduction.
 EXPECTED = {"shards": 0, "gathered": 0, "reduce_scatter": []}
 
 
@@ -86,7 +86,7 @@ def shards(model, mesh):
     ranks = mesh.size(mesh.ndim - 1)
     for part in (*model.blocks.values(), model.head):
         shapes = [local(parameter).shape for parameter in part.parameters()]
-        # Rows are padded so that all ranks have as many.
+        # Padding gives all ranks the same number of rows.
         whole = [math.ceil(rows / ranks) * ranks * math.prod(rest) * 4 for rows, *rest in shapes]
         EXPECTED["gathered"] += sum(map(rounded, whole))
         EXPECTED["shards"] += sum(rounded(size // ranks) for size in whole)
@@ -105,7 +105,7 @@ def tensors(model, mesh):
 
 
 def stages(mesh, interleaved):
-    """The parts of the model that this rank runs, and how to train them."""
+    """The parts of the model that this rank runs, and their pipeline schedule."""
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
     ranks, rank = mesh.size(), mesh.get_local_rank()
@@ -181,7 +181,7 @@ def local(tensor):
 
 
 def sharding(tensor):
-    """As memlab writes it, from what a DTensor says of itself."""
+    """Formats a DTensor's sharding as memlab does."""
     placements = getattr(tensor, "placements", ())
     names = tensor.device_mesh.mesh_dim_names if placements else ()
     said = [
@@ -193,7 +193,7 @@ def sharding(tensor):
 
 
 def told(named, optimizer):
-    """[category, name, bytes, sharding] of all that training keeps of these parameters."""
+    """[category, name, bytes, sharding] of all tensors that training keeps for these parameters."""
     found = []
     for name, parameter in named:
         kept = [("parameter", name, parameter), ("gradient", name, parameter.grad)]
@@ -222,7 +222,7 @@ def main():
     if KIND.startswith("ddp"):
         buckets = [int(size) for size in models[0]._get_ddp_logging_data()["rebuilt_bucket_sizes"].split(",")]
     if EXPECTED["gathered"]:
-        # FSDP gathers the parameters, and modules hold the whole ones when the optimizer steps and the program ends.
+        # FSDP gathers the parameters, and modules hold the full ones when the optimizer steps and the program ends.
         for part in (models[0], *models[0].blocks.values()):
             part.unshard()
         optimizer.step()
@@ -247,4 +247,4 @@ def main():
     return models, optimizer, step
 
 
-KEPT = main()  # Until the program ends, which is when it is compared.
+KEPT = main()  # Until the program ends, the moment that tests compare.

@@ -1,6 +1,6 @@
-"""Trainings that memlab advises on: `advised.py KIND [--steps N] [--scale N]`. Each item of the list in `ADVICE` is a run: a
-list of pieces of advice, as `memlab advise --json` has them, which are followed by running their code in the place where a
-reader would paste it; none: as it is. A run prints PyTorch's own peaks and the time of a step, as a line of JSON."""
+"""Trains models that memlab advises on: `advised.py KIND [--steps N] [--scale N]`. Each item of the list in `ADVICE` is a
+run: a list of pieces of advice, in the form of `memlab advise --json`. Their code runs where a reader would paste it; an
+empty list changes nothing. A run prints PyTorch's own peaks and the time of a step, as a line of JSON."""
 
 import argparse
 import gc
@@ -20,7 +20,7 @@ WARM_UP = 4
 
 
 class GPT(nn.Module):
-    """Blocks of `planned`, and a head that can be called by itself."""
+    """Blocks of `planned`, and a separately callable head."""
 
     def __init__(self, blocks=6, words=2000, eager=False):
         super().__init__()
@@ -67,7 +67,7 @@ class WithLoss:
 
 
 class Stage(nn.Module):
-    """Two convolutions, and an operation of its own."""
+    """Two convolutions, and a custom operation."""
 
     def __init__(self, inner, outer):
         super().__init__()
@@ -136,7 +136,7 @@ def of_hugging_face(model, inputs):
 
 
 def hidden_of(model, inputs):
-    """What a model's head is given."""
+    """Input of a model's head."""
     if isinstance(model, GPT):
         return model.hidden(inputs)
     return model.base_model.model.model(input_ids=inputs).last_hidden_state
@@ -147,7 +147,7 @@ def images(rows):
 
 
 def grown(step, scale):
-    """Batches of other lengths, each longer than the last."""
+    """Batches of increasing length."""
     return tokens(24 * scale, length=32 + 24 * (step % STEPS))
 
 
@@ -169,7 +169,7 @@ KINDS = {
 
 
 def train(kind, advice, steps, scale):
-    """Returns the milliseconds of a step after the first few; None: there are no others."""
+    """Returns the milliseconds of a step after the first few, or None without such steps."""
     model_of, inputs_of, loss_fn = KINDS[kind]
     how = {piece["kind"]: piece["how"] for piece in advice}
     torch.manual_seed(0)
@@ -184,7 +184,7 @@ def train(kind, advice, steps, scale):
     began = None
     scope = {}
     for step in range(steps):
-        scope.clear()  # What the step before left there: functions that hold their own scope, which holds its loss.
+        scope.clear()  # Drops the previous step's functions, whose scope holds its loss.
         if step == WARM_UP:
             torch.cuda.synchronize()
             began = time.perf_counter()
@@ -217,7 +217,7 @@ def train(kind, advice, steps, scale):
 
 
 def infer(steps):
-    """Evaluation alone: nothing is kept that need not be."""
+    """Plain evaluation, which keeps nothing unnecessarily."""
     model = GPT().to("cuda").eval()
     with torch.no_grad():
         for _ in range(steps):
@@ -225,7 +225,7 @@ def infer(steps):
 
 
 def multiply_on_streams(steps):
-    """Matrix products on streams of their own, each of which has a workspace."""
+    """Matrix products on separate streams, each with a workspace."""
     matrix = torch.ones(1024, 1024, device="cuda")
     streams = [torch.cuda.Stream() for _ in range(12)]
     for _ in range(steps):

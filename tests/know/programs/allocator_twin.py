@@ -1,9 +1,9 @@
-"""Makes random requests to PyTorch's allocator and to the model of it, and compares counters, segments and blocks.
+"""Makes random requests to PyTorch's allocator and to memlab's model of it, and compares counters, segments and blocks.
 
     allocator_twin.py FIRST_SEED SEEDS REQUESTS [--pools]
 
-Settings are taken from PYTORCH_CUDA_ALLOC_CONF and MEMORY_FRACTION. Prints how often the card was full, as a test that never
-fills it would say little.
+Reads settings from PYTORCH_CUDA_ALLOC_CONF and MEMORY_FRACTION. Prints how often the card was full, because a test that
+never fills it would prove little.
 """
 
 import os
@@ -82,7 +82,7 @@ class Twins:
         size = random_size(self.rng)
         (stream,) = self.rng.choices(self.streams, [8, 2, 1])
         in_pool = self.pool is not None and self.rng.random() < 0.3
-        # PyTorch asks first which other streams have finished; the simulated card's always have.
+        # PyTorch first queries which other streams have finished; the simulated card's always have.
         for name in self.pending:
             self.ask_model("free_completed", name, 0, 0)
         self.pending.clear()

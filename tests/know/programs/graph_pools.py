@@ -1,6 +1,6 @@
-"""A server that captures a CUDA graph for each shape it meets.
+"""A server that captures a CUDA graph for each new shape.
 
-Arguments, in any order: `shared` captures all graphs with one pool; `dropped` lets go of the graphs at the end.
+Arguments, in any order: `shared` captures all graphs with one pool; `dropped` deletes the graphs at the end.
 """
 
 import json

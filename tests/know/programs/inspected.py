@@ -1,4 +1,4 @@
-"""Models that tests inspect, and a training as people write it: `inspected.py CASE BATCH` prints what it took at most."""
+"""Models for inspection, and a typical training loop: `inspected.py CASE BATCH` prints the loop's peak."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 
 class TiedTransformer(nn.Module):
-    """A language model whose embedding is its head too, with a mask as a buffer."""
+    """A language model whose embedding is also its head, with a mask as a buffer."""
 
     def __init__(self, vocabulary=2000, width=128, context=64):
         super().__init__()
@@ -25,7 +25,7 @@ class TiedTransformer(nn.Module):
 
 
 class Convolutions(nn.Module):
-    """Takes two entries of a dict with three."""
+    """Uses two entries of a dict with three."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""An evaluation, or a training with `train`, that keeps its outputs on the GPU with `keep`. Prints PyTorch's own peak."""
+"""Runs an evaluation, or training with `train`, that keeps its outputs on the GPU with `keep`. Prints PyTorch's own peak."""
 
 import sys
 
@@ -9,7 +9,7 @@ PASSES = 12
 
 
 class Net(nn.Module):
-    """One line of its forward makes temporaries and what it returns."""
+    """One line of its forward allocates both temporaries and the result."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Tries to change what is outside of its process, as after the steps that `memlab plan` records. Prints what came of it.
+"""Tries to change things outside its process, as after the steps that `memlab plan` records. Prints the results.
 
 outside.py FOLDER_OF_OUTSIDE_PY PID_OF_ANOTHER_PROCESS
 """
@@ -26,7 +26,7 @@ files["in_tmp"] = temporary / "in_tmp"
 for path in files.values():
     path.write_text("weeks of work")
 log, data = open("log", "a"), open("data", "r+")  # noqa: SIM115 (open as long as the process)
-log.write(" and a line")  # Buffered: it would be written later.
+log.write(" and a line")  # Buffered: a later flush would write it.
 data.read(5)
 server = socket.create_server(("127.0.0.1", 0))
 local = socket.socket(socket.AF_UNIX)

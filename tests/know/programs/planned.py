@@ -1,4 +1,4 @@
-"""Trainings that are planned: `planned.py KIND --batch N`. At the end prints PyTorch's own peaks, as JSON."""
+"""Training programs for `memlab plan`: `planned.py KIND --batch N`. Prints PyTorch's own peaks at the end, as JSON."""
 
 import argparse
 import functools
@@ -85,7 +85,7 @@ class UNet(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Over the places of an image."""
+    """Attention over the positions of an image."""
 
     def __init__(self, channels):
         super().__init__()
@@ -97,7 +97,7 @@ class SelfAttention(nn.Module):
 
 
 class AtTime(nn.Module):
-    """A residual block of a diffusion model, which is told how much noise there is."""
+    """A residual block of a diffusion model, which takes the noise level as an input."""
 
     def __init__(self, inner, outer, times):
         super().__init__()
@@ -113,7 +113,7 @@ class AtTime(nn.Module):
 
 
 class Diffusion(nn.Module):
-    """A U-Net with attention where the image is small, which predicts the noise in it."""
+    """A U-Net with attention at low resolution, which predicts the noise in an image."""
 
     def __init__(self, widths=(32, 64, 128), times=128):
         super().__init__()
@@ -221,7 +221,7 @@ def gan(steps, batch):
 
 def run(kind, batch, steps):
     if kind.startswith("gpt"):
-        # Compiling takes as long as there are blocks.
+        # Compile time grows with the number of blocks.
         model = GPT(eager="eager" in kind, recompute="recompute" in kind, blocks=1 if "compiled" in kind else 4)
         amp = torch.bfloat16 if "amp" in kind else torch.float16 if "scaled" in kind else None
         optimizer = functools.partial(torch.optim.AdamW, fused="fused" in kind or None)

@@ -1,4 +1,4 @@
-"""Trainings of models from libraries, planned as those of `planned.py`: `planned_libraries.py KIND --batch N`."""
+"""Training of library models, planned like `planned.py`: `planned_libraries.py KIND --batch N`."""
 
 import tempfile
 
@@ -36,7 +36,7 @@ def t5():
 
 
 def with_lora(model, layers):
-    """The model with its weights frozen, and a trained product of two narrow matrices beside each of these layers."""
+    """The model with frozen weights, and a trained product of two narrow matrices beside each of these layers."""
     import peft
 
     return peft.get_peft_model(model, peft.LoraConfig(r=8, lora_dropout=0.1, target_modules=layers))

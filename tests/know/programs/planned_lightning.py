@@ -1,6 +1,6 @@
-"""Trainings by PyTorch Lightning that are planned: `planned_lightning.py KIND --batch N`.
+"""Training with PyTorch Lightning for `memlab plan`: `planned_lightning.py KIND --batch N`.
 
-At the end prints PyTorch's own peaks, as JSON: of training, evaluation and saving, and of everything.
+Prints PyTorch's own peaks at the end, as JSON: of training, evaluation and saving, and of the whole run.
 """
 
 import argparse
@@ -72,7 +72,7 @@ class Data(lightning.LightningDataModule):
 
 
 class Measured(lightning.Callback):
-    """Ends phases in PyTorch's counters."""
+    """Resets PyTorch's counters at the end of each phase."""
 
     def __init__(self, peaks):
         self.peaks = peaks

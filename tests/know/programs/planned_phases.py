@@ -1,6 +1,6 @@
-"""Trainings with evaluation and checkpoints that are planned: `planned_phases.py KIND --batch N`.
+"""Training with evaluation and checkpoints for `memlab plan`: `planned_phases.py KIND --batch N`.
 
-At the end prints PyTorch's own peaks, as JSON: of training, evaluation and saving, and of everything.
+Prints PyTorch's own peaks at the end, as JSON: of training, evaluation and saving, and of the whole run.
 """
 
 import argparse
@@ -16,7 +16,7 @@ STEPS, EVALUATIONS, EPOCHS = 9, 7, 3
 
 
 class Peaks:
-    """What PyTorch's counters say at most in each phase."""
+    """Peaks of PyTorch's counters in each phase."""
 
     def __init__(self):
         self.most, self.whole = {}, [0, 0]
@@ -33,7 +33,7 @@ def words(count):
 
 
 def epochs(batch, evaluated, options, peaks):
-    """A plain loop. What it keeps of an evaluation is on the host."""
+    """A plain loop. It keeps evaluation results on the host."""
     model = GPT().cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     training = DataLoader(words(batch * options.steps), batch, shuffle=True, num_workers=options.workers)
@@ -65,7 +65,7 @@ def epochs(batch, evaluated, options, peaks):
 
 
 def steps(batch, evaluated, options, peaks):
-    """A plain loop without a DataLoader, which evaluates after every so many steps."""
+    """A plain loop without a DataLoader, which evaluates every few steps."""
     model = GPT().cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for step in range(1, EPOCHS * options.steps + 1):
@@ -79,7 +79,7 @@ def steps(batch, evaluated, options, peaks):
 
 
 def within(batch, evaluated, options, peaks):
-    """A plain loop over a DataLoader, which evaluates after every so many steps, and saves after each epoch."""
+    """A plain loop over a DataLoader, which evaluates every few steps, and saves after each epoch."""
     model = GPT().cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     training = DataLoader(words(batch * 3 * options.steps), batch, shuffle=True)

@@ -1,4 +1,4 @@
-"""Distributed trainings that are planned: `planned_ranks.py KIND --batch N`, started by torchrun or one of its kind.
+"""Distributed training for `memlab plan`: `planned_ranks.py KIND --batch N`, started by torchrun or a similar launcher.
 
 Rank 0 prints PyTorch's own peaks at the end, as JSON.
 """
@@ -80,7 +80,7 @@ def train(options):
 
 def spawned(rank, ranks, port, options):
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
-    # As torchrun does it: the store is the parent's, also for rank 0.
+    # Like torchrun: the parent hosts the store, also for rank 0.
     os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     train(options)
 
@@ -98,7 +98,7 @@ def main():
     options = parser.parse_args()
     if options.spawn:
         ranks = torch.cuda.device_count()
-        store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)  # On a port that is free.
+        store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)  # On a free port.
         torch.multiprocessing.spawn(spawned, (ranks, store.port, options), nprocs=ranks)
     else:
         train(options)

@@ -1,6 +1,6 @@
-"""Trains on the second device. Something lands on the first one on its way, unless code is given that is run before.
+"""Trains on the second device. A tensor is created on the first device before, unless an argument with code prevents it.
 
-Ends once memlab's trace, in the folder, has NVML's last figures of the cards: a thread reads them several times a second.
+Ends when memlab's trace, in the folder, has NVML's last figures of the cards: a thread reads them several times a second.
 """
 
 import re
@@ -28,12 +28,12 @@ def used_by_trace():
 
 
 def used():
-    """Bytes in use now on each card that has a tensor: to ask for another would take memory there."""
+    """Bytes in use now on each card that has a tensor: querying another card would allocate memory there."""
     pairs = (torch.cuda.mem_get_info(device) for device in {start.device, model.weight.device})
     return sorted(total - free for free, total in pairs)
 
 
-give_up = time.monotonic() + 240  # Longer than any machine takes: only a hang becomes a failure.
+give_up = time.monotonic() + 240  # Longer than any machine needs: only a hang fails.
 while used_by_trace() != used():
     assert time.monotonic() < give_up, (used_by_trace(), used())
     time.sleep(0.01)

@@ -1,5 +1,5 @@
-"""A training whose steps have different lengths: `sequences.py KIND --batch N --length L`, or `--lengths FILE` with one in
-each line. At the end prints PyTorch's own peaks, as JSON."""
+"""Training with steps of different lengths: `sequences.py KIND --batch N --length L`, or `--lengths FILE` with one length in
+each line. Prints PyTorch's own peaks at the end, as JSON."""
 
 import argparse
 import json

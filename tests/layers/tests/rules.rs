@@ -50,7 +50,7 @@ fn an_import_from_a_layer_above_is_found_however_it_is_written() {
 }
 
 #[test]
-fn what_only_tests_import_is_not_looked_at() {
+fn imports_of_tests_are_ignored() {
     let import = "#[cfg(test)]\nmod tests { use crate::hook::Hook; }\n#[cfg(test)]\nuse crate::hook;";
     assert_eq!(wrong(&[("lib.rs", ROOT), ("hook.rs", ""), ("recorder.rs", import), ("log.rs", "")]), "");
 }

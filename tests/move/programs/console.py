@@ -1,6 +1,6 @@
 """Runs each line of stdin as Python and answers with a line of JSON: its value or the error.
 
-It calls the driver through ctypes, so that no other library is involved. Each allocation knows the bytes it should hold.
+Calls the driver through ctypes, so that no other library is involved. Each allocation knows its expected bytes.
 """
 
 import ctypes
@@ -190,7 +190,7 @@ def later(name, what, device=0):
 
 
 def waits(name):
-    """Returns true once memlab keeps the thread waiting, and false if the thread ends."""
+    """Returns True once memlab blocks the thread, and False if the thread ends."""
     thread, _ = threads[name]
     return gate.waits(thread)
 
@@ -224,7 +224,7 @@ def worker(stop, bad):
 
 
 def churn(seed, rounds):
-    """Allocates, and checks and frees what any thread has allocated. Returns how often a call of the driver has failed."""
+    """Allocates, checks, and frees any thread's memory. Returns the number of failed driver calls."""
     draw, failed = random.Random(seed), 0
     for _ in range(rounds):
         try:
@@ -237,7 +237,7 @@ def churn(seed, rounds):
                 memory = everything.pop(draw.randrange(len(everything)))
                 memory.check()
                 call("cuMemFree_v2", memory.address)
-        except (IndexError, ValueError):  # Nothing was there to free.
+        except (IndexError, ValueError):  # Another thread has freed it.
             continue
         except Failed as error:
             if "is wrong" in str(error):
@@ -247,7 +247,7 @@ def churn(seed, rounds):
 
 
 def is_freed(memory):
-    """Frees memory. False, with its bytes as they were, if the driver refuses."""
+    """Frees memory. Returns False, with the bytes unchanged, if the driver refuses."""
     try:
         memory.free()
     except Failed:
@@ -261,7 +261,7 @@ class Other:
 
     def __init__(self, **environment):
         self.process = subprocess.Popen(
-            [sys.executable, __file__, "1"],  # Another seed gives it other patterns.
+            [sys.executable, __file__, "1"],  # A different seed gives different patterns.
             env=os.environ | environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -285,7 +285,7 @@ pass_on = []
 
 
 def compiled(line):
-    """An expression, or a statement, whose value is None."""
+    """Compiles an expression, or a statement with the value None."""
     try:
         return compile(line.strip(), "<told>", "eval")
     except SyntaxError:

@@ -1,6 +1,6 @@
 """Programs that yield their GPU memory: `courtesies.py NAME [ARGUMENT]` runs one of the functions below and prints JSON.
 
-On the simulated GPU kernels do nothing, so memory is filled with random bytes, and bytes are compared.
+Kernels do nothing on the simulated GPU, so programs fill memory with random bytes and compare bytes.
 """
 
 import gc
@@ -23,7 +23,7 @@ random = torch.Generator().manual_seed(1)
 
 
 def digest(*tensors):
-    """A checksum of the bytes of tensors."""
+    """Checksum of the bytes of tensors."""
     state = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
         state.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
@@ -31,7 +31,7 @@ def digest(*tensors):
 
 
 def filled(tensor):
-    """Fills a tensor with random values that autograd takes for those of the operation that made it."""
+    """Fills a tensor with random values, which autograd takes for the result of its operation."""
     tensor.data.copy_(torch.rand(tensor.shape, generator=random))
     return tensor
 
@@ -89,7 +89,7 @@ def training(when):
         if step in (0, 3):
             be_courteous()
         seen.append([saved, *state(), digest(loss)])
-    # What kernels that do nothing leave in fresh memory differs from run to run.
+    # Kernels of the simulated GPU do nothing, so bytes in fresh memory vary between runs.
     return [entry[:3] for entry in seen] if SIMULATED else seen
 
 
@@ -114,7 +114,7 @@ def readme():
 
 
 def aliases():
-    """Tensors of all kinds, with what shares their storages. Says what differs after a courtesy."""
+    """Tensors of all kinds and their aliases. Returns the differences after a courtesy."""
     base = filled(torch.empty(512, 512, device="cuda"))
     view, row = base.view(-1), base[10:20]
     transposed, expanded = base.t(), base[:1].expand(7, 512)
@@ -130,7 +130,7 @@ def aliases():
         filled(parameter.grad)
     coo = torch.sparse_coo_tensor([[0, 1, 0], [2, 0, 2]], filled(torch.empty(3, 9)), (2, 3, 9)).cuda()
     csr = torch.eye(8).to_sparse_csr().cuda()
-    # Of these no part has ever been a Python object.
+    # No part of these has ever been a Python object.
     untouched = [
         torch.eye(300).to_sparse().cuda(),
         torch.eye(300).to_sparse_csr().cuda(),
@@ -156,7 +156,7 @@ def aliases():
         yield torch.empty(0, device="cuda").set_(held).view(torch.uint8)
 
     def layout():
-        """For each tensor the first that shares its storage, and where it begins in it."""
+        """For each tensor, the first tensor that shares its storage, and its offset in it."""
         storages = [tensor.untyped_storage() for tensor in everything()]
         first = {}
         for number, storage in enumerate(storages):
@@ -167,7 +167,7 @@ def aliases():
         ]
 
     before = [digest(tensor.resolve_conj()) for tensor in everything()], layout(), tied[1].weight is tied[0].weight
-    torch._C._cuda_clearCublasWorkspaces()  # Which old versions of PyTorch keep until memory is yielded.
+    torch._C._cuda_clearCublasWorkspaces()  # Old versions of PyTorch keep these until memory is yielded.
     start, courtesy, addresses = allocated(), memlab.Courtesy(), [tensor.data_ptr() for tensor in everything()]
     yielded = courtesy.yield_memory()
     during = allocated()
@@ -186,7 +186,7 @@ def aliases():
 
 
 def autograd():
-    """What only autograd holds: saved outputs, what a custom function saved, what hooks packed."""
+    """Tensors that only autograd holds: saved outputs, a custom function's saved tensors, hooks' packed tensors."""
     hooked = []
 
     class Doubled(torch.autograd.Function):
@@ -218,13 +218,13 @@ def autograd():
     same = digest(*saved()) == before
     for output in outputs:
         output.sum().backward()
-    courtesy.yield_memory()  # What a backward has freed is no trouble.
+    courtesy.yield_memory()  # Memory that a backward has freed causes no error.
     courtesy.restore()
     return {"same": same, "allocated": [start, during], "moved": moved, "hooked": calls, "leaf": leaf.grad.numel()}
 
 
 def unshown():
-    """A PyTorch that does not show what autograd saved, as 2.8: only the graph holds the result of `exp`."""
+    """A PyTorch that hides autograd's saved tensors, like 2.8: only the graph holds the result of `exp`."""
     from memlab._paging import torch_private
     from memlab.compat._courtesy import attribution
 
@@ -236,7 +236,7 @@ def unshown():
 
 
 class Recording(type):
-    """The metaclass of classes that record whatever they are asked."""
+    """Metaclass of classes that record every access."""
 
     asked: ClassVar[list] = []
 
@@ -253,7 +253,7 @@ class Recording(type):
 
 
 def watchful():
-    """Objects that record it if their code runs: of a class with such a metaclass, a proxy, and a tensor."""
+    """Objects that record when their code runs: an instance of a class with such a metaclass, a proxy, and a tensor."""
 
     class Asked(metaclass=Recording):
         pass
@@ -287,7 +287,7 @@ def watchful():
 
 
 def unreachable():
-    """Memory that no Python object leads to: a tensor that only a list of TorchScript holds."""
+    """Memory that no Python object leads to: only a TorchScript list holds the tensor."""
 
     class Cache(nn.Module):
         cached: List[torch.Tensor]  # noqa: UP006 - TorchScript reads it
@@ -312,7 +312,7 @@ def unreachable():
 
 
 def graph():
-    """CUDA graphs: captured, being captured, and none again."""
+    """CUDA graphs: captured, during capture, and deleted."""
     courtesy, weight = memlab.Courtesy(), torch.ones(MIB, device="cuda")
     pointer, found = weight.data_ptr(), {}
     captured = torch.cuda.CUDAGraph()
@@ -324,7 +324,7 @@ def graph():
     captured.replay()
     del captured
     gc.collect()
-    # The graph's memory is there as long as a tensor is in it. Nobody but the graph's owner knows whether there is a graph.
+    # The graph's memory exists while one of its tensors does. Only the graph's owner knows whether the graph exists.
     found["its memory"] = raised(courtesy.yield_memory)
     del result
     found["moved"] = courtesy.yield_memory().moved
@@ -333,7 +333,7 @@ def graph():
 
 
 def replayed():
-    """A captured graph of a program that is offloaded: it uses the same addresses afterwards."""
+    """A captured graph of an offloaded program: it uses the same addresses afterwards."""
     weight, captured = filled(torch.empty(MIB, device="cuda")), torch.cuda.CUDAGraph()
     copy = torch.empty_like(weight)
     courtesy = memlab.Courtesy()
@@ -349,7 +349,7 @@ def replayed():
 
 
 def unmovable():
-    """Storages that must stay: sent to another process, in a pool of their own, of another library."""
+    """Unmovable storages: shared with another process, in a separate pool, or used by another library."""
     from torch.multiprocessing.reductions import reduce_tensor
 
     class Foreign:
@@ -382,7 +382,7 @@ def unmovable():
 
 
 def full():
-    """Restoring on a GPU that has become too full."""
+    """Restores on a GPU that has become too full."""
     tensors = [filled(torch.empty(16 * MIB, device="cuda")) for _ in range(4)]
     before, courtesy = digest(*tensors), memlab.Courtesy()
     courtesy.yield_memory()
@@ -397,7 +397,7 @@ def full():
 
 
 def full_of_another():
-    """Restoring, offloaded, while another process has the GPU."""
+    """Restores an offloaded program while another process uses the GPU."""
     tensors = [filled(torch.empty(16 * MIB, device="cuda")) for _ in range(4)]
     before, courtesy = digest(*tensors), memlab.Courtesy()
     courtesy.yield_memory()
@@ -411,7 +411,7 @@ def full_of_another():
 
 
 def threads():
-    """A thread that uses the GPU while the program is offloaded."""
+    """Uses the GPU from a thread while the program is offloaded."""
     tensor = filled(torch.empty(MIB, device="cuda"))
     before, courtesy, result = digest(tensor), memlab.Courtesy(), []
     courtesy.yield_memory()
@@ -424,12 +424,12 @@ def threads():
 
 
 def restored_from_outside():
-    """Waits until somebody else restores the memory."""
+    """Waits until another process restores the memory."""
     tensor = filled(torch.empty(MIB, device="cuda"))
     before, courtesy = digest(tensor), memlab.Courtesy()
     courtesy.yield_memory()
     print("yielded", flush=True)
-    same = digest(tensor) == before  # Waits.
+    same = digest(tensor) == before  # Blocks until the restore.
     return {"same": same, "restored": courtesy.restore()}
 
 
@@ -445,13 +445,13 @@ def host():
 
 
 def interrupted():
-    """A restore that an exception ends after some of the copies, and a yield likewise."""
+    """Interrupts a restore, and a yield, after some of the copies."""
     tensors = [filled(torch.empty(number * MIB, device="cuda")) for number in (1, 2, 3)]
     before, courtesy = digest(*tensors), memlab.Courtesy()
     from memlab.compat._courtesy import host_copies
 
     class Interrupting:
-        """Counts copies, and ends the second."""
+        """Counts copies and interrupts the second."""
 
         def __init__(self, all_bytes):
             self.all_bytes, self.calls = all_bytes, 0
@@ -480,7 +480,7 @@ def interrupted():
 
 
 def streams():
-    """Memory that was allocated for another stream belongs to it afterwards."""
+    """Memory that was allocated for another stream still belongs to that stream afterwards."""
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         there = filled(torch.empty(MIB, device="cuda"))
@@ -498,7 +498,7 @@ def streams():
 
 
 def repeated():
-    """Yielding twice, restoring twice, nested `with`, and a Courtesy that is dropped."""
+    """Yields twice, restores twice, nests `with`, and drops a Courtesy."""
     found = {"restored": memlab.Courtesy().restore()}
     first = filled(torch.empty(MIB, device="cuda"))
     before = digest(first)
@@ -524,7 +524,7 @@ def repeated():
 
 
 def meanwhile():
-    """Tensors that are freed, or get new memory, while they are in host memory."""
+    """Frees tensors, or gives them new memory, while they are in host memory."""
     kept, freed, renewed = (filled(torch.empty(MIB, device="cuda")) for _ in range(3))
     storage = filled(torch.empty(MIB, device="cuda")).untyped_storage()
     before, courtesy = digest(kept), memlab.Courtesy()
@@ -539,7 +539,7 @@ def meanwhile():
 
 
 def devices():
-    """Two GPUs, of which a third has no context."""
+    """Uses two GPUs; a third has no context."""
     tensors = [filled(torch.empty(MIB, device=f"cuda:{number}")) for number in (0, 1)]
     before = digest(*tensors)
     courtesy = memlab.Courtesy()

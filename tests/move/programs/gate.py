@@ -19,6 +19,6 @@ def is_asleep(thread_id):
     """Recognises the futex call of memlab's gate and Rust's locks: value 1, no timeout. CPython's locks use another call."""
     try:
         call, _, operation, value, timeout, *_ = Path(f"/proc/self/task/{thread_id}/syscall").read_text().split()
-    except (ValueError, FileNotFoundError, ProcessLookupError):  # It runs, or has ended.
+    except (ValueError, FileNotFoundError, ProcessLookupError):  # The thread runs, or has ended.
         return False
     return (call, operation, value, timeout) == (FUTEX, FUTEX_WAIT_PRIVATE, "0x1", "0x0")

@@ -3,10 +3,10 @@
 limited.py train      trains and keeps more each step until memory runs out; prints the step and the bytes held. Then waits
                       for a sample in the trace with at least the second argument's MiB in use, if it is given
 limited.py fragments  fills the cache with blocks of one size, asks for others; prints how often the cache was emptied
-limited.py shown      prints what PyTorch reports about the devices' memory
+limited.py shown      prints PyTorch's figures of the devices' memory
 limited.py patterns   fills the second argument's MiB with patterns, copies them; prints their checksums.
-                      Before freeing them it waits for such a sample of the third argument's size
-limited.py devices    fills every device; prints what each took
+                      Before freeing them it waits for a sample of the third argument's size
+limited.py devices    fills every device; prints the bytes allocated on each
 limited.py late       allocates, loads libmemlab (the second argument), then fills the device
 limited.py obey       runs the commands on stdin: take MIB, drop, sums, where, free
 """

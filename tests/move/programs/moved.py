@@ -1,10 +1,10 @@
-"""A GPT training with AdamW that records at each step what its memory holds, to compare with an undisturbed run.
+"""A GPT training with AdamW that records checksums of its memory at each step, for comparison with an undisturbed run.
 
     moved.py UNTIL [--steps N] [--count FILE] [--width W] [--layers L] [--batch B] [--graph] [--first MIB] [--ballast MIB]
 
-Runs N steps, at least one, then more until the file UNTIL exists; FILE gets a byte for each. Prints `ready` once it trains,
-and at the end a list with one entry a step: the loss, and a checksum of all parameters and optimizer states. On the
-simulated GPU, where kernels do nothing, the memory keeps the random bytes it was filled with; on a real one everything is
+Runs N steps, at least one, then more until the file UNTIL exists; FILE gets a byte for each. Prints `ready` once it
+trains. Prints a list at the end with one entry per step: the loss, and a checksum of all parameters and optimizer states.
+On the simulated GPU, where kernels do nothing, memory keeps its random initial bytes; on a real one everything is
 deterministic.
 """
 
@@ -86,7 +86,7 @@ def checksum():
 
 for _ in range(3):
     step()
-# The simulated GPU computes nothing, so fill memory with bytes that differ.
+# The simulated GPU computes nothing, so fill memory with distinct bytes.
 if "SIMGPU_CARDS" in __import__("os").environ:
     with torch.no_grad():
         for tensor in tensors():

@@ -1,9 +1,9 @@
-"""Threads that multiply matrices on streams of their own, while others fill the card until it has no memory left.
+"""Multiplies matrices in threads on separate streams, while other threads fill the card until no memory is left.
 
     pressure.py SECONDS SEED [--real] [--sparse]
 
 Blocks hold a number that is read again before they are freed, and products have a known sum. With `--real` both are
-compared, which a simulated card cannot compute. Prints what was done as JSON; the exit code is 1 if anything differed.
+compared, which a simulated card cannot compute. Prints its work as JSON; the exit code is 1 after any difference.
 """
 
 import json

@@ -21,7 +21,7 @@ def small_units(monkeypatch):
     monkeypatch.setattr("memlab._paging.units.SMALL_UNIT", 64 << 10)
     monkeypatch.setattr("memlab._paging.units.SMALL_SHARED", 4 << 10)
     monkeypatch.setattr("memlab._paging.collect.SMALL_BUFFER", 64 << 10)
-    # As large units in large models, units are copied in pieces where a part of their place is free first.
+    # Units are copied in parts as their memory becomes free, like large units in large models.
     for module in ("planning", "device_pool"):
         monkeypatch.setattr(f"memlab._paging.{module}.LEAST_PIECE", 1 << 10)
 
@@ -43,7 +43,7 @@ def behave_alike(twin, model, inputs):
 
 
 def between(model, inputs):
-    """A budget halfway between the least that a model runs in and all of it."""
+    """A budget halfway between the minimum of a model and its full size."""
     paged(model, budget="min")
     for one in inputs:
         call(model, one)
@@ -51,7 +51,7 @@ def between(model, inputs):
 
 
 def same(one, other):
-    """Whether two results of any structure are equal to the last bit."""
+    """Returns true if two results of any structure are bit-identical."""
     ours, shape = tree_flatten(one)
     theirs, other_shape = tree_flatten(other)
     assert shape == other_shape
@@ -76,7 +76,7 @@ class LoRA(nn.Module):
 
 
 class Words(nn.Module):
-    """A table, of which rows are read where they are: it has no place on the device."""
+    """A table whose rows are read in host memory: it has no place on the device."""
 
     def __init__(self):
         super().__init__()

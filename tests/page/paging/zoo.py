@@ -120,7 +120,7 @@ class Tied(nn.Module):
 
 
 class Listed(nn.Module):
-    """A list of layers beside one: a part of them may be elsewhere, all of the list, or the list alone."""
+    """A list of layers beside another layer: the device may lack part of the list, all of it, or everything else."""
 
     def __init__(self):
         super().__init__()
@@ -181,7 +181,7 @@ class Recurrent(nn.Module):
 
 
 class Mixed(nn.Module):
-    """bfloat16 layers and a float32 norm that casts by itself; a large buffer; a counter."""
+    """bfloat16 layers and a float32 norm that casts its input; a large buffer; a counter."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Adds an adapter of PEFT to a paged and to a chunked model. Prints what each forward says, and where weights are."""
+"""Adds a PEFT adapter to a paged and to a chunked model. Prints each forward's error, and the devices of the weights."""
 
 import copy
 import json

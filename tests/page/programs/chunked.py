@@ -1,7 +1,7 @@
-"""Chunked models on a GPU: parts of them on the CPU, at several capacities.
+"""Runs chunked models on a GPU, with parts of them on the CPU, at several capacities.
 
-chunked.py NAME…: models of the zoo. Each must take its inputs from the CPU and from the GPU, and give outputs like those of
-the whole model; with --real, whose values are right too. Prints how many capacities went well.
+chunked.py NAME…: models of the zoo. Each must accept inputs from the CPU and from the GPU, and give outputs like those of
+the full model; with --real, also with the right values. Prints the number of capacities that passed.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def on_gpu(inputs):
 
 
 done = {}
-# ("branches" looks at values, which a simulated card does not compute.)
+# ("branches" depends on values, which a simulated card does not compute.)
 for name in options.names or [name for name in ZOO if options.real or name != "branches"]:
     torch.manual_seed(0)
     twin = build(name)

@@ -1,4 +1,4 @@
-"""Calls a method of a paged model that computes with the model's own parameters, on a GPU. Prints where its results are."""
+"""Calls a method of a paged model that computes with the model's own parameters, on a GPU. Prints the results' devices."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Pages the models of the zoo on a GPU and compares each unit's bytes on the device with the arena whenever it is used.
+"""Pages the models of the zoo on a GPU and compares each unit's bytes on the device with the arena at each use.
 
 On a real GPU it also compares results with the unpaged model's. The simulated GPU cannot, because its kernels do nothing.
 Prints one JSON line per model. PYTHONPATH=python finds the package.
@@ -48,7 +48,7 @@ def check_acquired_units():
 
 
 def run(name, budget, real):
-    """One model: compares paged forwards with unpaged ones."""
+    """Compares paged forwards of one model with unpaged ones."""
     global compared
     compared = 0
     torch.manual_seed(1)
@@ -110,7 +110,7 @@ def graph(real):
 
 
 def agree_in_threads(model, inputs, wanted):
-    """Whether four threads, each on a stream of its own, get what is wanted in 40 forwards each."""
+    """Returns true if four threads, each on a separate stream, get the expected result in 40 forwards each."""
     wrong = []
     torch.cuda.synchronize()
 
@@ -221,8 +221,8 @@ def chunked(real):
 
 
 def share(real):
-    """The process may use less of the GPU than the weights take, and the budget is larger."""
-    cleared = []  # PyTorch's memory on the GPU when nothing is placed.
+    """The process's share of the GPU is smaller than the weights, and the budget is larger."""
+    cleared = []  # PyTorch's memory on the GPU while nothing is placed.
     clear = DevicePool.clear
 
     def clear_and_note(self, *how):
@@ -235,14 +235,14 @@ def share(real):
 
 
 def edge(real):
-    """The process may use no more than two layers and the activations take. A copy takes as long as a layer computes."""
+    """The process has room for two layers and the activations only. A copy takes as long as a layer computes."""
     know_times(17_000_000)
     said, _ = allowed_more(60 << 20, None, real)
     return said
 
 
 def allowed_more(nbytes, budget, real):
-    """A model of 32 layers of 16 MiB each, in a process that PyTorch allows so many bytes more than it has."""
+    """A model of 32 layers of 16 MiB each, in a process that PyTorch allows `nbytes` more than its current memory."""
     width = 2048
     twin = nn.Sequential(*(nn.Linear(width, width) for _ in range(32))).eval()
     x = torch.randn(16, width, device="cuda")
@@ -290,7 +290,7 @@ def forked(real):
 
 
 def slow_host(real, first=140, second=140, samples_of_third=16):
-    """Copies that the compute hides: 12 points of 10 ms. The host takes so many milliseconds for the forwards that check."""
+    """Copies that compute hides: 12 points of 10 ms. The checking forwards take the given milliseconds on the host."""
     know_times(10_000_000)
     planning.HOST_COPY_NS = stages.HOST_COPY_NS = 2_000_000
     single_device_pager.time = Clock([0, first, first, first + second])
@@ -307,14 +307,14 @@ def slow_host(real, first=140, second=140, samples_of_third=16):
 
 
 def know_times(point_ns):
-    """Has the planner told these nanoseconds for each point, and a bus of 1 GB/s, whatever the machine measures."""
+    """Gives the planner this time for each point, and a bus of 1 GB/s, whatever the machine measures."""
     Stages.note_times = lambda stages: stages.times.extend([point_ns] * len(stages.schedule.points)) or True
     Stages._times_now = lambda stages: stages.times
     DevicePool.bandwidth = lambda pool, wanted: 1e9
 
 
 class Clock:
-    """Says these milliseconds, one after the other."""
+    """Returns these milliseconds, one after the other."""
 
     def __init__(self, milliseconds):
         self.milliseconds = iter(milliseconds)
@@ -324,12 +324,12 @@ class Clock:
 
 
 def slow_once(real):
-    """The same, of which the second forward was slow by chance, and the first was not."""
+    """`slow_host` with a second checking forward that was slow by chance, and a normal first one."""
     return slow_host(real, 100, 400)
 
 
 def slow_alone(real):
-    """The same, of which the first had another input, and the second was slow."""
+    """`slow_host` with another input in the first checking forward, and a slow second one."""
     return slow_host(real, 140, 140, samples_of_third=8)
 
 

@@ -1,9 +1,9 @@
-"""Pages models of the zoo to two GPUs, and compares each unit's bytes on its device with the arena whenever it is used.
+"""Pages models of the zoo to two GPUs, and compares each unit's bytes on its device with the arena at each use.
 
     paged_devices.py [--real] [--budget 64MiB] [what ...]
 
-On real GPUs it also compares results with the unpaged model's, to the last bit. The simulated GPU cannot, because its
-kernels do nothing. Prints one JSON line per model. PYTHONPATH=python finds the package.
+On real GPUs it also compares results with the unpaged model's, bit for bit. The simulated GPU cannot, because its kernels do
+nothing. Prints one JSON line per model. PYTHONPATH=python finds the package.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def counts(plan):
 
 
 def run(name, budget, real):
-    """One model: compares forwards over two devices with unpaged ones."""
+    """Compares forwards of one model over two devices with unpaged ones."""
     torch.manual_seed(1)
     paged.compared = 0
     twin, model = build(name), build(name)
@@ -62,7 +62,7 @@ def run(name, budget, real):
 
 
 def layers(real, budget="min", **options):
-    """A stack of layers on a GPU, and its copy over two."""
+    """A stack of layers on one GPU, and its copy over two."""
     torch.manual_seed(2)
     width = 2048 if real else 64
     twin = nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(8))).eval()
@@ -75,7 +75,7 @@ def layers(real, budget="min", **options):
 
 
 def budgets(real):
-    """A device with room for two layers, and one with room for four, of eight."""
+    """A device with room for two of eight layers, and one with room for four."""
     layer = (2048 * 2049 if real else 64 * 65) * 4
     given = {"cuda:0": layer * 2 + 8192, "cuda:1": layer * 4 + 8192}
     _, model, inputs, wanted = layers(real, given)
@@ -86,7 +86,7 @@ def budgets(real):
 
 
 def threads(real):
-    """Several threads, each on a stream of its own on the first device."""
+    """Several threads, each on a separate stream of the first device."""
     _, model, inputs, wanted = layers(real)
     with torch.no_grad():
         for x in inputs[:4]:
@@ -131,14 +131,14 @@ def trained(real):
 
 
 class Cache:
-    """No container that memlab knows."""
+    """A container that memlab does not know."""
 
     def __init__(self):
         self.layers = {}
 
 
 class Caching(nn.Module):
-    """Layers that keep what they computed for the next forward, as caches of keys do."""
+    """Layers that keep their results for the next forward, like key caches."""
 
     def __init__(self, width):
         super().__init__()
@@ -172,12 +172,12 @@ def caching(real, kind=dict):
 
 
 def caching_object(real):
-    """The same in an object."""
+    """The same cache in an object."""
     return caching(real, Cache)
 
 
 def graph(real):
-    """A capture in a CUDA graph, which is of one device: refused."""
+    """A capture in a CUDA graph, which covers one device: refused."""
     _, model, inputs, wanted = layers(real)
     with torch.no_grad():
         for x in inputs[:4]:
@@ -192,7 +192,7 @@ def graph(real):
 
 
 def refused(real):
-    """Lists of devices that are none, or that this machine lacks."""
+    """Lists of invalid devices, or of devices that this machine lacks."""
     errors, model = {}, nn.Linear(8, 8)
     for devices in (["cuda:0", "cuda:0"], ["cuda", "cuda:0"], ["cuda:0", "cpu"], ["cuda:0", "cuda:99"], ["cuda:0", "tpu"]):
         try:

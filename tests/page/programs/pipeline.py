@@ -1,4 +1,4 @@
-"""A pipeline of diffusers on a GPU with random weights, of which every model is paged. Prints where it runs.
+"""Runs a diffusers pipeline on a GPU with random weights and every model paged. Prints its device.
 
     pipeline.py [--real]
 

@@ -1,10 +1,10 @@
-"""A rank of a job that pages a model, with its weights in memory of its own and in memory that the ranks share.
+"""A rank of a job that pages a model, first with private weights and then with weights that the ranks share.
 
     torchrun --nproc-per-node 2 shared_ranks.py [--real] [--layers 24] [--width 512]
 
-Rank 0 prints one JSON line per way, with what each rank found. Ranks are on a device each while there are enough. With
---real, results are compared with those of the unpaged model; the simulated GPU's kernels do nothing. PYTHONPATH=python finds
-the package.
+Rank 0 prints one JSON line per way, with each rank's figures. Each rank has its own device while enough exist. With --real,
+results are compared with those of the unpaged model; the simulated GPU's kernels do nothing. PYTHONPATH=python finds the
+package.
 """
 
 import argparse
@@ -24,7 +24,7 @@ compares = True
 
 
 def check_acquired_units():
-    """Compares the bytes of each unit on the device with those of the model whenever it is used."""
+    """Compares the bytes of each unit on the device with those of the model at each use."""
     make = DevicePool.__init__
 
     def check(pool, index):
@@ -41,7 +41,7 @@ def check_acquired_units():
 
 
 def pages_of_arenas(model):
-    """Bytes of the host that the weights take, with pages that several processes map divided among these."""
+    """Host bytes of the weights; pages that several processes map are divided among them."""
     addresses = [parameter.data_ptr() for parameter in model.parameters()]
     total, counts = 0, False
     with open("/proc/self/smaps") as lines:
@@ -49,7 +49,7 @@ def pages_of_arenas(model):
             first, *rest = line.split()
             if not first.endswith(":"):
                 start, end = (int(part, 16) for part in first.split("-"))
-                # (Where the system puts other mappings is random: some lie between those of the weights.)
+                # (The system places mappings at random: others may lie between those of the weights.)
                 counts = "memlab-weights" in line or any(start <= address < end for address in addresses)
             elif counts and first == "Pss:":
                 total += int(rest[0]) << 10
@@ -57,7 +57,7 @@ def pages_of_arenas(model):
 
 
 class Model(nn.Module):
-    """A table of which few rows are read, and layers."""
+    """Layers, and a table of which few rows are read."""
 
     def __init__(self, width, layers):
         super().__init__()
@@ -82,13 +82,13 @@ def run(shared, arguments, device):
     start = time.perf_counter()
     model = memlab.page(model, device, budget="min", shared=shared)
     paged_s = time.perf_counter() - start
-    dist.barrier()  # All have let their own weights go.
+    dist.barrier()  # All ranks have freed their private weights.
     with torch.no_grad():
         results = [model(tokens) for _ in range(4)]
     found = {"rank": dist.get_rank(), "device": str(device), "weights": nbytes, "host": pages_of_arenas(model)}
     found |= {"compared": compared, "paged_s": round(paged_s, 3), "sharing": model.memlab.sharing}
     found["equal"] = expected is None or all(torch.equal(result, expected) for result in results)
-    compares = False  # What follows is timed.
+    compares = False  # The following forwards are timed.
     dist.barrier()
     with torch.no_grad():
         for _ in range(arguments.forwards):

@@ -1,7 +1,7 @@
-"""Processes of a job. Each makes a model, and does what it is told, in Python; what tests ask for often is here.
+"""Processes of a job. Each builds a model and runs the tests' commands, which are lines of Python; frequent ones are here.
 
-Forks one for each line on standard input: three files, separated by tabs, for its input, output and errors. It runs each
-line of its input, and writes the result of each to its output, as JSON. PYTHONPATH=python finds the package.
+Forks a process for each line on standard input: three files, separated by tabs, for its input, output and errors. It runs
+each line of its input, and writes the result of each to its output, as JSON. PYTHONPATH=python finds the package.
 """
 
 import ctypes
@@ -33,20 +33,20 @@ def page(model, device="cpu", **options):
 
 
 def computes(model, expected, forwards=4):
-    """Whether forwards of every stage compute the same."""
+    """Returns true if forwards of every stage compute the same."""
     with torch.no_grad():
         return all(torch.equal(model(x).cpu(), expected) for _ in range(forwards))
 
 
 def pss_of_weights():
-    """Bytes of shared weights, with pages that several processes map divided among them."""
+    """Bytes of shared weights; pages that several processes map are divided among them."""
     return _mapped("Pss:", of_weights=True)
 
 
 def own_bytes():
-    """Bytes of all else that this process shares with nobody, not even the one that forked it, and has not freed."""
+    """Bytes of all other private memory of this process, not shared even with the process that forked it."""
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # The C library keeps freed memory, more or less of it.
+    ctypes.CDLL(None).malloc_trim(0)  # The C library keeps a varying amount of freed memory.
     return _mapped("Private_Dirty:", of_weights=False)
 
 
@@ -63,7 +63,7 @@ def _mapped(figure, of_weights):
 
 
 def weights_file():
-    """Which memory this process maps as shared weights: numbers that no two have at a time."""
+    """Identities of the memory that this process maps as shared weights, unique at any time."""
     with open("/proc/self/maps") as lines:
         return sorted({line.split()[4] for line in lines if "memlab-weights" in line})
 
@@ -81,7 +81,7 @@ x = torch.ones(2, WIDTH)
 
 
 def obey():
-    """Runs lines until there are no more."""
+    """Runs lines until the input ends."""
     print(json.dumps(os.getpid()), flush=True)
     for line in sys.stdin:
         try:
@@ -94,7 +94,7 @@ def obey():
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Ranks that end are no zombies.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Avoids zombies of ended ranks.
     for line in sys.stdin:
         files = line.rstrip("\n").split("\t")
         if os.fork() == 0:

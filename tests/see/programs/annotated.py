@@ -1,6 +1,6 @@
-"""Allocates in ranges of every kind, and prints as JSON what each range kept by PyTorch's own counter.
+"""Allocates in ranges of every kind, and prints as JSON the bytes that each range kept, by PyTorch's own counter.
 
-annotated.py CASE, with "outside" for what is in no range.
+annotated.py CASE, with "outside" for memory in no range.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ def allocated():
 
 @contextlib.contextmanager
 def counted(path):
-    """What is allocated and kept in this block belongs to the range `path`."""
+    """Counts the bytes kept in this block for the range `path`."""
     before = allocated()
     yield
     kept[path] += allocated() - before
@@ -189,27 +189,27 @@ def gradients(layer):
 
 
 def backward():
-    """What backward allocates: in the range of forward, or in the one around its call."""
+    """Backward's memory: in the range of forward, or in the one around its call."""
     with counted("outside"):
         nets = [Net().cuda() for _ in range(4)]
         x = torch.randn(32, 512, device="cuda")
     warm = nn.Linear(512, 1024).cuda()
-    # cuBLAS takes its workspaces, which stay, outside any range: for this thread and for autograd's, which runs forward too.
+    # cuBLAS allocates its lasting workspaces outside any range: for this thread and autograd's, which runs forward too.
     warm(x).relu().sum().backward()
     torch.utils.checkpoint.checkpoint(warm, x, use_reentrant=False).relu().sum().backward()
     del warm
     kept["outside"] = allocated()
 
-    # Outside any range: in those of forward.
+    # Outside any range: backward's memory belongs to forward's ranges.
     nets[0](x).sum().backward()
     kept["first"] += gradients(nets[0].first)
     kept["second"] += gradients(nets[0].second)
-    # In the range that forward was in too: the same.
+    # Inside the range of forward: the same.
     with memlab.annotate("step"):
         nets[1](x).sum().backward()
     kept["step/first"] += gradients(nets[1].first)
     kept["step/second"] += gradients(nets[1].second)
-    # In a range of its own: there.
+    # Inside a range other than forward's: that range.
     with memlab.annotate("step"):
         with memlab.annotate("forward"):
             loss = nets[2](x).sum()
@@ -217,7 +217,7 @@ def backward():
             loss.backward()
         del loss
     kept["step/backward"] += gradients(nets[2].first) + gradients(nets[2].second)
-    # Forward that runs again in backward opens its ranges inside that of the call.
+    # A forward that runs again in backward opens its ranges inside the range of the call.
     with memlab.annotate("forward"):
         loss = torch.utils.checkpoint.checkpoint(nets[3], x, use_reentrant=False).sum()
     with memlab.annotate("again"):
@@ -227,7 +227,7 @@ def backward():
 
 
 def emitted():
-    """Every operation is a range, and no name comes twice."""
+    """Every operation is a range with a unique name."""
     with counted("outside"):
         net, x = Net().cuda(), torch.randn(32, 512, device="cuda")
     net(x).sum().backward()
@@ -260,7 +260,7 @@ def many():
 
 
 def forked():
-    """A child is in the ranges that its parent was in."""
+    """A child inherits its parent's open ranges."""
     with memlab.annotate("before"), memlab.annotate("inside"):
         if os.fork() == 0:
             keep("before/inside", 3)
@@ -272,7 +272,7 @@ def forked():
 
 
 def long():
-    """Longer than the trace may be."""
+    """Exceeds the maximum trace size."""
     with memlab.annotate("epoch"):
         keep("epoch", 1)
         for step in range(40_000):
@@ -287,7 +287,7 @@ def long():
 
 
 def late():
-    """memlab comes after the program's start."""
+    """Loads memlab after the program's start."""
     with memlab.annotate("unseen"):
         keep("outside", 1)
     memlab.start()

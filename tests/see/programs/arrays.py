@@ -1,4 +1,4 @@
-"""Arrays of a library that PyTorch does not know: without PyTorch, beside it, and one pool as JAX takes it."""
+"""Arrays of a library that PyTorch does not know: without PyTorch, beside it, and in one large pool like JAX's."""
 
 import ctypes
 import sys

@@ -1,5 +1,5 @@
 /* Calls memlab's hook on PyTorch's block report from three threads until it is killed. The address of an allocation
- * encodes its thread and its number. Writes the number that was freed last to stdout from time to time. */
+ * encodes its thread and its number. Writes the number of the last freed one to stdout from time to time. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256)).cuda()
 x, y = torch.randn(512, 256, device="cuda"), torch.randn(512, 256, device="cuda")
-# Results mean nothing on the simulated GPU, so LBFGS must not stop because it has converged.
+# Results are meaningless on the simulated GPU, so LBFGS must not stop because it has converged.
 lbfgs = torch.optim.LBFGS(model.parameters(), max_iter=3, tolerance_grad=-1, tolerance_change=-1)
 adam = torch.optim.Adam(model.parameters(), foreach=False)
 

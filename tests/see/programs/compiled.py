@@ -1,8 +1,8 @@
-"""Programs that use torch.compile. Each writes to OUT.json what PyTorch knows of the run.
+"""Programs that use torch.compile. Each writes PyTorch's own figures of the run to OUT.json.
 
     compiled.py CASE OUT.json [LIBRARY]   after loading LIBRARY
 
-OUT: {"allocated": the live bytes at the end, "visible": what a program sees of TorchDynamo's hooks, "counters":
+OUT: {"allocated": the live bytes at the end, "visible": TorchDynamo's hooks as the program sees them, "counters":
 TorchDynamo's, "truth": see `compiled_truth.py`, "torch": PyTorch's version}.
 """
 
@@ -62,12 +62,12 @@ def eager():
 
 
 def whole():
-    """The whole model is compiled."""
+    """Compiles the whole model."""
     return train(torch.compile(Net().cuda()))
 
 
 def regional():
-    """Each layer is compiled on its own."""
+    """Compiles each layer separately."""
     model = Net().cuda()
     for block in model.blocks:
         block.compile()
@@ -75,7 +75,7 @@ def regional():
 
 
 def function():
-    """A function that calls a model is compiled."""
+    """Compiles a function that calls a model."""
     model = Net().cuda()
 
     @torch.compile
@@ -117,7 +117,7 @@ def reduce_overhead():
 
 
 class Cubic(torch.optim.Optimizer):
-    """An optimizer whose step needs memory of its own."""
+    """An optimizer whose step allocates memory."""
 
     def __init__(self, parameters):
         super().__init__(parameters, {})
@@ -186,7 +186,7 @@ torch.manual_seed(0)
 held = globals()[case]()
 torch.cuda.synchronize()
 counters = {name: dict(known) for name, known in torch._dynamo.utils.counters.items()}
-# What a program sees of hooks: the number of its own.
+# Hooks as a program sees them: its own hook's number.
 handle = torch._dynamo.convert_frame.register_bytecode_hook(lambda *_: None)
 found = {"allocated": torch.cuda.memory_allocated(), "visible": handle.id, "counters": counters, "truth": truth}
 found["torch"] = [int(part) for part in torch.__version__.split(".")[:2]]

@@ -1,4 +1,4 @@
-"""Models of others, trained with automatic mixed precision. Each run writes to OUT.json what PyTorch knows of it.
+"""Third-party models, trained with automatic mixed precision. Each run writes PyTorch's own figures to OUT.json.
 
     compiled_models.py CASE OUT.json         CASE: the name of a model, "/", "eager" or "compiled"
 

@@ -1,4 +1,4 @@
-"""Less usual ways to compile. Each case writes to OUT.json what PyTorch knows of the run.
+"""Less common ways to compile. Each case writes PyTorch's own figures of the run to OUT.json.
 
     compiled_modes.py CASE OUT.json
 
@@ -22,7 +22,7 @@ WIDTH, HEADS, LENGTH, BATCH = 64, 4, 256, 2
 
 
 class Attention(nn.Module):
-    """Attention with a bias that is learned."""
+    """Attention with a learned bias."""
 
     def __init__(self):
         super().__init__()

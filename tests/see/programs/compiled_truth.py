@@ -1,4 +1,4 @@
-"""What Inductor itself knows of the nodes that its kernels are made from, while it generates them."""
+"""Records Inductor's own data about the source nodes of its kernels while it generates them."""
 
 import importlib
 
@@ -6,8 +6,8 @@ MODULES = ("codegen.common", "codegen.simd", "codegen.triton", "codegen.wrapper"
 
 
 def recorded():
-    """A dictionary that fills as Inductor generates code: for each comment above a launch, the nodes of AOTAutograd's graph
-    that the kernel is made from, as [name, path of the innermost module or None, stack trace or None]."""
+    """A dictionary that fills as Inductor generates code: for each comment above a launch, the kernel's source nodes in
+    AOTAutograd's graph, as [name, path of the innermost module or None, stack trace or None]."""
     import torch._inductor.utils
 
     truth = {}

@@ -94,7 +94,7 @@ def counters():
 
 
 def moment():
-    """Notes PyTorch's counts once they are stable: autograd's threads may still free memory."""
+    """Records PyTorch's counts once they are stable: autograd's threads may still free memory."""
     before, now = None, 0
     while counters() != before:
         before = counters()

@@ -1,4 +1,4 @@
-"""Runs out of memory three times and prints, as JSON, what PyTorch counts at each failure: asked, allocated, reserved.
+"""Runs out of memory three times and prints PyTorch's counts at each failure as JSON: requested, allocated, reserved.
 
 A block in use keeps its segment of 20 MiB, so PyTorch has reserved more than it has allocated.
 """

@@ -101,7 +101,7 @@ def fragments():
         torch.cuda.memory._set_allocator_settings("expandable_segments:True")
     kept = []
     for size in (11, 13, 15, 17):
-        # A few blocks stay. The holes that the others leave are too small for the larger blocks that follow.
+        # A few blocks stay. The holes between them are too small for the larger blocks that follow.
         blocks = [torch.empty(size * MIB, dtype=torch.uint8, device="cuda") for _ in range(48)]
         kept.append(blocks[::12])
         del blocks

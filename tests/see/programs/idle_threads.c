@@ -1,4 +1,4 @@
-/* A thousand threads, all alive at once, report one block each to memlab. Prints how many KiB of memory a thread costs. */
+/* A thousand threads, all alive at once, report one block each to memlab. Prints the KiB of memory per thread. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>

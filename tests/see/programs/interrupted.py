@@ -2,7 +2,7 @@
 
     interrupted.py HANDLER MODULES
 
-HANDLER: function, method, partial or object. MODULES: kept, or dropped and created anew all the time. Ends when an exception
+HANDLER: function, method, partial or object. MODULES: kept, or dropped and constantly created anew. Ends when an exception
 of the handler has not arrived.
 """
 

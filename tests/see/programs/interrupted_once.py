@@ -1,4 +1,4 @@
-"""Is interrupted, as by Ctrl-C in a notebook, while memlab's agent walks its model, and then continues.
+"""Continues after an interrupt, like Ctrl-C in a notebook, that arrives while memlab's agent walks its model.
 
     interrupted_once.py MOMENT
 
@@ -28,7 +28,7 @@ def agent_runs():
 
 
 def interrupting(function, calls):
-    """The function, which interrupts the agent at its n-th call."""
+    """Wraps the function so that its n-th call interrupts the agent."""
 
     def call(*arguments):
         global left
@@ -63,7 +63,7 @@ end = time.monotonic() + 600  # A busy machine may run the agent late.
 
 
 def is_complete():
-    """Whether the trace has the last layer and the last parameter."""
+    """Returns true once the trace has the last layer and the last parameter."""
     traces = [path.read_bytes() for path in pathlib.Path().glob("*.jsonl")]
     return any(b'"head"' in trace and b'"head.bias"' in trace for trace in traces)
 

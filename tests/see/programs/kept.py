@@ -1,5 +1,5 @@
-"""Keeps tensors outside of modules: averaged weights in lists, a data set, a batch that is created once; or has no module
-at all. Prints the allocator's bytes for each."""
+"""Keeps tensors outside of modules: averaged weights in lists, a data set, a batch that is created once; or has no module at
+all. Prints the allocator's bytes for each."""
 
 import sys
 

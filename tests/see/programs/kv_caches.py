@@ -1,6 +1,6 @@
-"""Generates with a small model and the named cache of Hugging Face, trains with one, or keeps a cache of its own.
+"""Generates with a small model and the named cache of Hugging Face, trains with one, or keeps a custom cache.
 
-It prints the bytes of the tensors in the cache, each rounded up as PyTorch's allocator does, and keeps them until the end.
+Prints the bytes of the tensors in the cache, each rounded up as PyTorch's allocator does, and keeps them until the end.
 """
 
 import json
@@ -26,11 +26,11 @@ def rounded(tensors):
 
 
 def generated(implementation):
-    """The keys and values that generate() keeps, and the lengths that some caches keep beside them."""
+    """The keys and values that generate() keeps, and the lengths beside them in some caches."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     model = LlamaForCausalLM(LlamaConfig(**SHAPE, max_position_embeddings=256)).to(DEVICE).eval()
-    # On the simulated card comparisons are never true, and so no sequence is ever finished: count instead.
+    # Counts passes: on the simulated card comparisons are never true, so no sequence ever finishes.
     passes = iter([True] * NEW_TOKENS)
     model._has_unfinished_sequences = lambda *_, **__: next(passes, False)
     tokens = torch.ones(2, 37, dtype=torch.long, device=DEVICE)
@@ -52,7 +52,7 @@ def generated(implementation):
 
 
 def trained():
-    """A forward whose cache backward will need: Hugging Face's models fill one unless they are told not to."""
+    """A forward whose cache backward will need: Hugging Face's models fill one by default."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     model = LlamaForCausalLM(LlamaConfig(**SHAPE)).to(DEVICE)
@@ -64,7 +64,7 @@ def trained():
 
 
 class KVCache(torch.nn.Module):
-    """As small models write it: buffers of a module."""
+    """A cache as small models implement it: buffers of a module."""
 
     def __init__(self):
         super().__init__()
@@ -76,7 +76,7 @@ class KVCache(torch.nn.Module):
 
 
 def own():
-    """The buffers of a module called KVCache, which is part of a model that is called."""
+    """The buffers of a module called KVCache, inside a model that the program calls."""
     model = torch.nn.Sequential(torch.nn.Linear(8, 8).to(DEVICE), KVCache())
     model(torch.zeros(1, 8, device=DEVICE))
     return model, [model[1].k, model[1].v]

@@ -1,9 +1,9 @@
-"""Runs one arrangement of modules and records which layer each allocation belongs to, by its size.
+"""Runs one arrangement of modules and records the layer of each allocation, identified by its size.
 
     layers.py CASE OUT.json
 
-Every layer's results have a distinct size. OUT: {"forward": {bytes: [name, class]}, "backward": {…},
-"recomputed": {…}}; names are qualified names in the outermost module.
+Every layer's results have a distinct size. OUT: {"forward": {bytes: [name, class]}, "backward": {…}, "recomputed": {…}};
+names are qualified names in the outermost module.
 """
 
 import copy
@@ -100,7 +100,7 @@ def several_roots():
 
 
 def made_and_dropped():
-    """Modules are freed and others are created at their addresses."""
+    """Frees modules and creates others at their addresses."""
     for round_ in range(12):
         for width in range(50, 56):
             kind = nn.Linear if (width + round_) % 2 else nn.Bilinear
@@ -192,7 +192,7 @@ def compiled():
 
 
 def addresses_used_again():
-    """Modules are freed, and others of their classes are created at their addresses, with other names."""
+    """Frees modules and creates others of their classes at their addresses, with other names."""
     names = {}
     for round_ in range(60):  # memlab does not distinguish more freed modules than this.
         name = round_ % 3
@@ -260,8 +260,8 @@ def one_module_in_threads():
 
 
 def threads_in_turn():
-    """Threads that each make a model and call it once, while the main thread waits for each."""
-    models = threads_in_turn.models = []  # memlab may name them as late as at the end.
+    """Threads that each create a model and call it once, while the main thread waits for each."""
+    models = threads_in_turn.models = []  # memlab may name them only at the end.
 
     def work(width):
         models.append(nn.Sequential(nn.Linear(33, width)).cuda())

@@ -1,4 +1,4 @@
-/* Opens and closes ranges with each of NVTX's functions, and takes device memory so that there is a trace. */
+/* Opens and closes ranges with each of NVTX's functions, and allocates device memory so that a trace is written. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
@@ -36,7 +36,7 @@ int main(void) {
     nvtxEventAttributes_t registered = message(NVTX_MESSAGE_TYPE_REGISTERED);
     registered.message.registered = nvtxDomainRegisterStringA(own, "registered");
     nvtxDomainRangePushEx(own, &registered);
-    nvtxDomainRangePushEx(library, &extended); /* What libraries of CUDA do is not the program's. */
+    nvtxDomainRangePushEx(library, &extended); /* Ranges of CUDA's libraries are not the program's. */
     nvtxDomainRangePop(library);
     nvtxRangePop();
     nvtxDomainRangePop(own);

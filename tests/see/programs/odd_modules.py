@@ -1,4 +1,4 @@
-"""Trains modules whose memory is easily counted for the wrong layer: `odd_modules.py KIND`."""
+"""Trains modules whose memory is easily attributed to the wrong layer: `odd_modules.py KIND`."""
 
 import sys
 
@@ -10,13 +10,13 @@ IDS = torch.randint(ROWS, (64, 8))
 
 
 def one_by_one():
-    """A list whose modules are called, and not the list."""
+    """A list whose modules are called, but not the list."""
     tables = nn.ModuleList(nn.EmbeddingBag(ROWS, 64, mode="sum") for _ in range(3)).cuda()
     return tables, lambda: sum(table(IDS.cuda()).sum() for table in tables)
 
 
 def large():
-    """A parameter whose block is larger than it."""
+    """A parameter whose block is larger than the parameter."""
     words = nn.Embedding(WORDS, 256).cuda()
     return words, lambda: words(IDS.cuda()).sum()
 

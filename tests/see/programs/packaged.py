@@ -3,7 +3,7 @@
     packaged.py make FOLDER                     makes FOLDER/net.pt2
     packaged.py run FOLDER OUT.json [LIBRARY]   runs it, after loading LIBRARY
 
-OUT: {"allocated": the live bytes at the end, "weights": those of the weights, which the package has from the driver}.
+OUT: {"allocated": the live bytes at the end, "weights": those of the weights, which the package allocates from the driver}.
 """
 
 import ctypes
@@ -46,7 +46,7 @@ class Net(nn.Module):
 
 
 class Served(nn.Module):
-    """A model whose encoder is a package, which is no module of its own."""
+    """A model whose encoder is a package and not an nn.Module."""
 
     def __init__(self, package):
         super().__init__()

@@ -10,7 +10,7 @@ import torch
 
 
 def nvml_used():
-    """Bytes in use, the driver's own included. An NVML without the second version reports these."""
+    """Bytes in use, including the driver's own. An NVML without the second version reports these."""
     nvml, card, words = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), (ctypes.c_ulonglong * 3)()
     assert nvml.nvmlInit_v2() == nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(card)) == 0
     assert nvml.nvmlDeviceGetMemoryInfo(card, words) == 0

@@ -1,12 +1,12 @@
 /* Calls memlab's hook on PyTorch's block report, without PyTorch or a GPU.
  *
  *   recorded pairs LIVE COUNT THREADS    keeps LIVE blocks, then allocates and frees COUNT, on THREADS threads at once
- *   recorded pairs … BYTES               prints "grown" and waits for a line once the trace takes more than so many bytes
+ *   recorded pairs … BYTES               prints "grown" and waits for a line once the trace exceeds BYTES bytes
  *   recorded forks COUNT                 forks COUNT children, each of which frees a block of its parent
  *   recorded meets FOLDER                waits until two such programs have started, using files in FOLDER
  *
- * Waits until stdin is closed. Then prints how many descriptors of files called *.jsonl* it has, how many mappings of deleted
- * ones, and how many blocks of 512 bytes these take. */
+ * Waits until stdin is closed. Then prints the number of its descriptors of files called *.jsonl*, of its mappings of deleted
+ * ones, and of the blocks of 512 bytes that these take. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <pthread.h>
@@ -53,7 +53,7 @@ static void *work(void *argument) {
     return NULL;
 }
 
-/* Prints the counts if `last`, or if only the trace itself is open; returns whether it printed. */
+/* Prints the counts if `last`, or if only the trace itself is open; returns true if it printed. */
 static int say_what_is_held(int last) {
     int descriptors = 0, mappings = 0;
     long deleted = 0;

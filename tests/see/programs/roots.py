@@ -1,6 +1,6 @@
 """Several models of one class, held by variables and attributes, by closures, or by a list.
 
-The program calls each before it makes the next, because memlab searches for uncalled modules at intervals.
+The program calls each before it creates the next, because memlab searches for uncalled modules at intervals.
 """
 
 import torch

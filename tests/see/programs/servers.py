@@ -1,13 +1,13 @@
-"""A server whose engine is a process of its own. Files and functions that allocate are named as in vLLM and SGLang.
+"""A server with a separate engine process. Files and functions that allocate are named as in vLLM and SGLang.
 
-The engine's process makes weights, key-value caches and workspaces, prints their bytes, and ends while it holds them.
+The engine's process allocates weights, key-value caches and workspaces, prints their bytes, and ends while it holds them.
 """
 
 import json
 import multiprocessing
 import sys
 
-# package: [(file, class or none, function, MiB, what for)], as in vLLM 0.33 and SGLang 0.5.
+# package: [(file, class or none, function, MiB, purpose)], as in vLLM 0.33 and SGLang 0.5.
 ALLOCATIONS = {
     "vllm": [
         ("v1/worker/utils.py", None, "allocate_kv_cache", 24, "kv_cache"),
@@ -25,7 +25,7 @@ ALLOCATIONS = {
 
 
 def function(package, file, owner, name):
-    """The function of that file, class and name. It returns a tensor, or has made `self.made`."""
+    """The function of that file, class and name. It returns a tensor, or has assigned `self.made`."""
     lines = [f"def {name}(self, mib):", "    self.made = torch.zeros(mib << 20, dtype=torch.int8, device='cuda')"]
     if owner:
         lines = [f"class {owner}:"] + [f"    {line}" for line in lines]

@@ -1,6 +1,6 @@
-"""Makes SGLang's own pools of keys and values, and prints their bytes, each rounded up as PyTorch's allocator does.
+"""Creates SGLang's own pools of keys and values, and prints their bytes, each rounded up as PyTorch's allocator does.
 
-SGLang's server needs compiled kernels of a card; its pools do not. Packages that are only imported are replaced by mocks.
+SGLang's server needs compiled kernels of a card; its pools do not. Mocks replace packages that are only imported.
 """
 
 import importlib.abc
@@ -39,7 +39,7 @@ class Mocks(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def on_the_card(kept):
-    """The tensors in objects' attributes, also in lists there."""
+    """Tensors in the objects' attributes, also in lists there."""
     for value in (value for each in kept for value in vars(each).values()):
         yield from (part for part in (value if isinstance(value, list) else [value]) if isinstance(part, torch.Tensor))
 

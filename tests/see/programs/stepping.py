@@ -30,7 +30,7 @@ def train(model, optimizer, steps=2):
 
 
 def call_new_modules():
-    """Waits until memlab has inspected them."""
+    """Calls new modules and waits until memlab has inspected them."""
     for _ in range(3):
         known = recording.layers()
         layer = nn.Linear(4, 4).cuda()

@@ -1,10 +1,10 @@
-"""A small training, as different runs record it.
+"""A small training run, recorded in different ways.
 
     timed.py CASE [OUT.json]
 
-short, plain, long, graphed, threads, forked, two_devices: it runs; profiled: under torch.profiler, which writes to OUT
-the kernels it saw, as [[name, calls, microseconds]]; interrupted: steps, then steps under torch.profiler, then steps until
-memlab records again; killed: it is; _exit, quick_exit: so it ends, after as many steps as plain.
+short, plain, long, graphed, threads, forked, two_devices: train in that way. profiled: trains under torch.profiler, and
+writes the profiled kernels to OUT as [[name, calls, microseconds]]. interrupted: steps, then steps under torch.profiler,
+then steps until memlab records again. killed, _exit, quick_exit: end in that way, after as many steps as plain.
 """
 
 import ctypes
@@ -61,13 +61,13 @@ def profiled():
 
 
 def recorded():
-    """How many sums memlab has written."""
+    """Number of sums that memlab has written."""
     with open(os.environ["TRACE"], "rb") as trace:
         return trace.read().count(b'["work",')
 
 
 def until_recorded(seen):
-    """Steps until memlab has written more sums than that."""
+    """Runs steps until memlab has written more sums than that."""
     deadline = time.monotonic() + 600
     while recorded() <= seen:
         assert time.monotonic() < deadline, "memlab records no sums"
@@ -103,7 +103,7 @@ elif case == "threads":
 elif case == "forked":
     child = os.fork()
     if child == 0:
-        os._exit(0)  # What CUDA needs is not there.
+        os._exit(0)  # CUDA does not work in a forked child.
     assert os.waitpid(child, 0)[1] == 0
     steps()
 elif case == "two_devices":

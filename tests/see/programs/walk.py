@@ -1,8 +1,8 @@
-"""Allocates through the hook from many stacks and threads and records what `sys._getframe` reports for each.
+"""Allocates through the hook from many stacks and threads and records the `sys._getframe` stack of each.
 
 Needs neither a GPU nor PyTorch: it calls memlab's hook by its symbol, as PyTorch's allocator does, with the GIL released
-(ctypes does that). Each allocation has its own address. The expected stacks go to the file in argv[1]:
-{"address": [["file", line, "function"], ...innermost first]}. The innermost line is the one of the ctypes call.
+(ctypes does that). Each allocation has a unique address. The expected stacks go to the file in argv[1]: {"address":
+[["file", line, "function"], ...innermost first]}. The innermost line is the one of the ctypes call.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""Programs that observe the calls into PyTorch while their models first run, and print all that they see.
+"""Programs that observe the calls into PyTorch while their models first run, and print everything they observe.
 
 watched.py traced|transformed|moded|odd
 """
@@ -18,7 +18,7 @@ x = torch.ones(2, 4, device="cuda")
 
 
 def model():
-    """First called now: memlab resolves its names and those of its tensors during the call."""
+    """A new model: memlab resolves its names and those of its tensors during the first call."""
     return nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), nn.Linear(4, 3)).cuda()
 
 
@@ -34,7 +34,7 @@ def traced():
     second = torch.jit.trace(model(), (x,))
     print(second.inlined_graph)
     values(second(x))
-    # As TensorBoard's add_graph does.
+    # Like TensorBoard's add_graph.
     graph, _ = torch.jit._get_trace_graph(model(), (x,))
     torch._C._jit_pass_inline(graph)
     print(graph)
@@ -109,7 +109,7 @@ def moded():
 
 
 class Talking(torch.Tensor):
-    """Prints whatever it is asked."""
+    """Prints every access."""
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
@@ -151,7 +151,7 @@ class Wrapped(torch.Tensor):
 
 
 class Odd(nn.Module):
-    """Prints whatever it is asked and refuses most of it."""
+    """Prints every access and refuses most of them."""
 
     def __init__(self):
         super().__init__()
@@ -176,7 +176,7 @@ class Odd(nn.Module):
 
 
 class Incomparable(type):
-    """The metaclass of classes that cannot be compared or asked for their bases, and print their other attributes."""
+    """Metaclass of classes that refuse comparisons and access to their bases, and print access to other attributes."""
 
     def __eq__(self, other):
         raise RuntimeError
@@ -190,7 +190,7 @@ class Incomparable(type):
 
 
 class Counted(dict):
-    """Buffers that print it when they are counted."""
+    """Buffers that print when they are counted."""
 
     def __len__(self):
         print("len")
@@ -198,7 +198,7 @@ class Counted(dict):
 
 
 class Handler:
-    """A signal handler that prints whatever it is asked."""
+    """A signal handler that prints every access."""
 
     def __call__(self, number, frame):
         raise KeyboardInterrupt
@@ -234,7 +234,7 @@ def odd():
     optimizer.step()
     print("stepped")
     values(Closed()(x))
-    # Copied when it is written to, or when code asks for its writable address.
+    # A write, or a request for its writable address, copies it.
     part = model()
     later = nn.Linear(4, 4, device="cuda")
     later._parameters["weight"] = nn.Parameter(torch._lazy_clone(part[0].weight.detach()))

@@ -1,4 +1,4 @@
-"""Copies and a launch with CUPTI's Activity and Callback API, without PyTorch: prints what it reports, as JSON."""
+"""Runs copies and a launch under CUPTI's Activity and Callback API, without PyTorch. Prints CUPTI's records, as JSON."""
 
 import ctypes
 import json
@@ -102,7 +102,7 @@ first, returned = len(records), len(returned_on)
 
 for _ in range(20):
     done(runtime.cudaMemsetAsync(device, 0, ctypes.c_size_t(4096), None))
-while len(returned_on) == returned:  # full buffers come back without a flush
+while len(returned_on) == returned:  # Full buffers return without a flush.
     time.sleep(0.001)
 done(cupti.cuptiUnsubscribe(handle))
 done(cupti.cuptiFinalize())

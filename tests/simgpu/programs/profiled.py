@@ -1,8 +1,8 @@
-"""A training step and a replayed graph under torch.profiler, and what the simulated driver says of the same step.
+"""Runs a training step and a replayed graph under torch.profiler, and lists the simulated driver's kernels of the same step.
 
     profiled.py TRACE GRAPH_TRACE
 
-Writes both traces, and prints the names of the kernels that the driver was given in the step before.
+Writes both traces, and prints the names of the kernels that the driver launched in the previous step.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 
 
 class Submitted(ctypes.Structure):
-    """The beginning of `Submitted` (simgpu/observer/src/task.rs): which task, and of a kernel the name."""
+    """The beginning of `Submitted` (simgpu/observer/src/task.rs): the kind of task, and a kernel's name."""
 
     _fields_ = (("task", ctypes.c_uint32), ("name", ctypes.c_char_p))
 
@@ -29,7 +29,7 @@ class Observer(ctypes.Structure):
 
 
 def launched_by(work):
-    """The names of the kernels that the driver is given, demangled as the profiler does it."""
+    """Names of the kernels that the driver launches, demangled like the profiler's."""
     names = []
 
     def submitted(work):

@@ -1,4 +1,4 @@
-"""Trainings that say what they do in their steps. Prints the statistics of each, and what others wait for."""
+"""Training whose steps reach the trace. Prints the statistics of each run; tests compare them with the trace."""
 
 import json
 
@@ -7,12 +7,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-WIDTH = 32768  # Of activations that are large enough to go to the host.
+WIDTH = 32768  # Of activations that are large enough for the host.
 
 torch.manual_seed(0)
 inputs, targets = torch.randn(50, 16), torch.randint(0, 4, (50,))
 loader = DataLoader(TensorDataset(inputs, targets), batch_size=20)
-# Recordings begin with the first memory of a GPU.
+# A recording begins with the first memory of a GPU.
 held = torch.zeros(1, device="cuda")
 
 
@@ -21,7 +21,7 @@ def training(model, loader, **options):
     return memlab.InfinityBatch(model, optimizer, nn.CrossEntropyLoss(), loader, verbose=False, **options)
 
 
-# On the CPU, where losses are what they are: two epochs, and a loop of one's own whose steps have two batches each.
+# On the CPU, where losses are available at once: two epochs, and a custom loop with two batches per step.
 ib = training(nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4)), loader, micro_batch=7)
 ib.train(2)
 ib.epochstart_()
@@ -34,14 +34,14 @@ for index, _ in enumerate(ib.dataloader):
         ib.zero_grad()
 said = [ib.statistics()]
 
-# A backward and a loss of one's own.
+# A custom backward and loss.
 for batch, _ in ib.dataloader:
     outputs = ib.batch_(batch[:10])
     outputs.square().mean().backward()
     ib.step()
     ib.zero_grad()
 
-# Two models, of which one is no step of PyTorch's.
+# Two models, one with an optimizer that is not PyTorch's.
 models = {"one": nn.Linear(16, 4), "two": nn.Linear(16, 4)}
 
 
@@ -62,7 +62,7 @@ for name in ("two", "one"):
         ib.epoch()
 said.append([row for row in ib.statistics() if row["phase"] == "one"])
 
-# On the GPU, where nothing may wait: the epochs end, and other trainings begin, before losses are read.
+# On the GPU, where nothing may synchronise: epochs end, and other runs begin, before losses are read.
 on_gpu = [(batch.cuda(), labels.cuda()) for batch, labels in loader]
 models = []
 for options in ({"micro_batch": 7}, {"memory": "16MiB"}):

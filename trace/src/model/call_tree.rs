@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_deep_to_be_true_is_cut() {
+    fn implausibly_deep_stacks_are_cut() {
         // GIVEN a chain of ten thousand calls, with a block at every tenth
         const DEPTH: u32 = 10_000;
         let mut lines: Vec<String> =

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stretch_tells_its_most_and_its_end() {
+    fn a_stretch_has_its_maximum_and_its_end() {
         let mut recorder = CategoryRecorder::default();
         let mut now = bytes(0, 0);
         let mut change = |recorder: &mut CategoryRecorder, time: u64, to: CategoryBytes| {
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn however_long_it_takes_the_points_are_few() {
+    fn the_number_of_points_is_bounded() {
         let mut recorder = CategoryRecorder::default();
         for step in 0..200_000_u64 {
             let now = bytes(step % 7, step);

@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_is_told_apart_by_where_it_lies() {
+    fn the_folder_determines_the_origin_of_code() {
         // GIVEN the folders that a process declares
         let mut places = CodeRoots::default();
         let software = |software: &str, root: &str| record::Software {

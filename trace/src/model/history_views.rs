@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keyframes_of_before_communication_was_told_apart_are_read() {
+    fn keyframes_with_fifteen_categories_are_read() {
         // GIVEN a point with fifteen categories: the eighth was communication, the twelfth cached
         let bytes: Vec<u64> = (1..=15).collect();
         let earlier = serde_json::json!({"time": 7, "most": &bytes, "last": &bytes});

@@ -56,7 +56,7 @@ mod tests {
     use crate::{Model, decode_line};
 
     #[test]
-    fn a_keyframe_keeps_what_lines_said() {
+    fn a_keyframe_keeps_the_text_of_lines() {
         let mut model = Model::new();
         for line in [
             r#"{"memlab":1,"pid":42,"start_unix_ns":0,"command":[]}"#,

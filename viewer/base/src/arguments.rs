@@ -59,7 +59,7 @@ pub fn moments_help() -> String {
 ///
 /// A message that points to `memlab ps`.
 pub fn pid(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| "write the number of a process; `memlab ps` lists them".to_owned())
+    text.parse().map_err(|_| "write a process ID; `memlab ps` lists them".to_owned())
 }
 
 /// Parses a time above 0.
@@ -96,7 +96,7 @@ pub fn checked_limits(text: &str) -> Result<String, String> {
 pub fn on_limit() -> impl TypedValueParser<Value = OnLimit> {
     let values = [
         PossibleValue::new("oom").help("The allocation fails, as on a full device"),
-        PossibleValue::new("spill").help("The memory is taken on the host, where kernels reach it slowly"),
+        PossibleValue::new("spill").help("The memory comes from the host, which kernels access slowly"),
     ];
-    PossibleValuesParser::new(values).try_map(|text| OnLimit::parse(&text).ok_or("neither oom nor spill"))
+    PossibleValuesParser::new(values).try_map(|text| OnLimit::parse(&text).ok_or("expected oom or spill"))
 }

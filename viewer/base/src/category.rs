@@ -74,11 +74,7 @@ pub fn parse_category(text: &str) -> Result<Category, String> {
     let has_name = |category: &&Category| {
         [category.as_str(), category_names(**category).0].iter().any(|other| plain(other) == name)
     };
-    BLOCK_CATEGORIES
-        .iter()
-        .find(has_name)
-        .copied()
-        .ok_or_else(|| format!("no memory of that kind can be chosen: write one of {}", category_list()))
+    BLOCK_CATEGORIES.iter().find(has_name).copied().ok_or_else(|| format!("expected one of {}", category_list()))
 }
 
 #[cfg(test)]

@@ -190,9 +190,9 @@ fn condition(word: &str) -> Result<Condition, String> {
             return Ok(Condition::Word(word.to_lowercase()));
         };
         let regex = RegexBuilder::new(pattern).case_insensitive(true).size_limit(1 << 20).build();
-        return regex.map(Condition::Matches).map_err(|_| {
-            format!("{pattern} is not a regular expression: to search for the text, write it without the slashes")
-        });
+        return regex
+            .map(Condition::Matches)
+            .map_err(|_| format!("{pattern} is not a regular expression; to search for the text, omit the slashes"));
     }
     if let Some(rest) = word.strip_prefix("size")
         && rest.starts_with(['<', '>', '='])
@@ -219,7 +219,7 @@ fn category_condition(wanted: &str) -> Result<Condition, String> {
     };
     let found: Vec<Category> = Category::ALL.into_iter().filter(is_named).collect();
     match found.is_empty() {
-        true => Err(format!("no category is called {wanted}: write one of {}", category_list())),
+        true => Err(format!("unknown category {wanted}; choose one of {}", category_list())),
         false => Ok(Condition::Category(found)),
     }
 }
@@ -294,14 +294,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_half_typed_is_a_word_and_what_is_wrong_is_said() {
+    fn half_typed_filters_are_words_and_wrong_ones_are_errors() {
         assert_eq!(passing("/h\\.1"), [""; 0]);
         assert_eq!(passing("!"), [""; 0]);
         let error = Filter::parse("/[/").unwrap_err();
-        assert_eq!(error, "[ is not a regular expression: to search for the text, write it without the slashes");
+        assert_eq!(error, "[ is not a regular expression; to search for the text, omit the slashes");
         assert_eq!(passing("["), [""; 0]);
         let error = Filter::parse("category:weights").unwrap_err();
-        assert!(error.starts_with("no category is called weights: write one of parameter, gradient"), "{error}");
+        assert!(error.starts_with("unknown category weights; choose one of parameter, gradient"), "{error}");
         assert!(
             Filter::parse("category:parameters category:optimizer-s").is_ok() && Filter::parse("category:").is_ok()
         );

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_told_apart() {
+    fn names_are_distinguished() {
         assert_eq!(Kernel::of("fill"), Kernel::Fill);
         assert_eq!(Kernel::of("copy pinned to device"), Kernel::Copy("pinned", "device"));
         assert_eq!(Kernel::of("triton_poi_fused_gelu_1"), Kernel::Named("triton_poi_fused_gelu_1".into()));

@@ -39,8 +39,8 @@ impl FromStr for NamedMoment {
         let text = text.trim();
         let number = |digits: &str, least: u64| {
             digits.parse().ok().filter(|number| *number >= least).ok_or_else(|| match least {
-                0 => format!("'{digits}' is no step's number: step:0 is the first"),
-                _ => format!("'{digits}' is no out-of-memory's number: oom:1 is the first"),
+                0 => format!("'{digits}' is not a step number; the first is step:0"),
+                _ => format!("'{digits}' is not an out-of-memory number; the first is oom:1"),
             })
         };
         match text.split_once(':') {
@@ -53,7 +53,7 @@ impl FromStr for NamedMoment {
             "end" => Ok(Self::End),
             "oom" => Ok(Self::Oom(1)),
             _ if text.parse::<u64>().is_ok() => {
-                Err(format!("'{text}' of what? {text}s is a time, step:{text} is a step"))
+                Err(format!("{text} has no unit; did you mean {text}s or step:{text}?"))
             }
             _ => memlab_units::parse_duration(text).map(Self::Time).ok_or_else(|| FORMS.to_owned()),
         }
@@ -135,8 +135,8 @@ pub fn load_at(
     if !snapshot.is_available {
         let steps = snapshot.model.steps_ended();
         return Err(bad_input(format!(
-            "{}: this trace was condensed to stay within MEMLAB_TRACE_MAX and no longer has {moment}. It has everything after \
-             {}{}: use --at end, or a time or step after that",
+            "{}: this trace was condensed to stay within MEMLAB_TRACE_MAX and no longer contains {moment}. It is complete \
+             after {}{}: use --at end, or a time or step after that",
             path.display(),
             format::duration(snapshot.model.time()),
             if steps > 0 { format!(" (step {})", steps - 1) } else { String::new() },
@@ -156,7 +156,7 @@ pub fn device_of(path: &Path, model: &Model, device: Option<i32>) -> anyhow::Res
         return devices.iter().find(|view| view.index == wanted).cloned().ok_or_else(|| {
             let there: Vec<String> = devices.iter().map(|view| view.index.to_string()).collect();
             let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
-            bad_input(format!("{}: there is no device {wanted} in this trace; there is {there}", path.display()))
+            bad_input(format!("{}: this trace has no device {wanted}; it has {there}", path.display()))
         });
     }
     // The first of equal devices.
@@ -203,11 +203,11 @@ pub fn find(path: &Path, model: &Model, moment: NamedMoment, device: Option<i32>
 /// If no such error occurred or it was not retained.
 pub fn oom(kept: &[OomView], count: u64, number: u64) -> Result<&OomView, String> {
     if count == 0 {
-        return Err("there is no out-of-memory in this trace".to_owned());
+        return Err("this trace has no out-of-memory error".to_owned());
     }
     if number > count {
         let there = if count == 1 { "one: oom".to_owned() } else { format!("{count}: oom:1 to oom:{count}") };
-        return Err(format!("there is no out-of-memory {number} in this trace; there is {there}"));
+        return Err(format!("this trace has no out-of-memory error {number}; it has {there}"));
     }
     let all = kept.len() as u64;
     let first = if all == count { count } else { all / 2 };
@@ -226,17 +226,14 @@ pub fn step(steps: &[StepView], index: u64) -> Result<&StepView, String> {
     let first = |step: &StepView| step.index.saturating_add(1).saturating_sub(step.steps);
     match steps.iter().find(|step| step.index >= index) {
         Some(step) if step.index == index => Ok(step),
-        Some(step) if first(step) <= index => Err(format!(
-            "steps {} to {} are kept as one in this trace: use step:{}",
-            first(step),
-            step.index,
-            step.index
-        )),
+        Some(step) if first(step) <= index => {
+            Err(format!("this trace stores steps {} to {} as one: use step:{}", first(step), step.index, step.index))
+        }
         _ => Err(match (steps.first(), steps.last()) {
             (Some(from), Some(to)) => {
-                format!("there is no step {index} in this trace: steps are {}–{}", first(from), to.index)
+                format!("this trace has no step {index}: its steps are {}–{}", first(from), to.index)
             }
-            _ => format!("there is no step {index} in this trace: no optimizer step ended"),
+            _ => format!("this trace has no step {index}: no optimizer step ended"),
         }),
     }
 }
@@ -273,18 +270,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_moment_is_refused_with_what_is() {
+    fn errors_list_the_valid_moments() {
         let error = |text: &str| text.parse::<NamedMoment>().unwrap_err();
         for text in ["", "Peak", "s", "1.2.3s", "-1s", "1e3s", "infs", "1:2:3:4", ":", "1:"] {
             assert_eq!(error(text), FORMS, "{text}");
         }
-        assert_eq!(error("12"), "'12' of what? 12s is a time, step:12 is a step");
-        assert_eq!(error("step:x"), "'x' is no step's number: step:0 is the first");
-        assert_eq!(error("oom:0"), "'0' is no out-of-memory's number: oom:1 is the first");
+        assert_eq!(error("12"), "12 has no unit; did you mean 12s or step:12?");
+        assert_eq!(error("step:x"), "'x' is not a step number; the first is step:0");
+        assert_eq!(error("oom:0"), "'0' is not an out-of-memory number; the first is oom:1");
     }
 
     #[test]
-    fn what_is_typed_is_parsed_again() {
+    fn typed_moments_are_parsed_again() {
         for moment in [
             NamedMoment::Peak,
             NamedMoment::End,
@@ -297,12 +294,12 @@ mod tests {
     }
 
     #[test]
-    fn joined_steps_are_told() {
+    fn joined_steps_are_described() {
         let joined = |index, steps| StepView { index, steps, ..StepView::default() };
         let steps = [joined(3, 4), joined(7, 4)];
         assert_eq!(step(&steps, 7).map(|step| step.index), Ok(7));
-        assert_eq!(step(&steps, 5).unwrap_err(), "steps 4 to 7 are kept as one in this trace: use step:7");
-        assert_eq!(step(&steps, 8).unwrap_err(), "there is no step 8 in this trace: steps are 0–7");
-        assert_eq!(step(&[], 0).unwrap_err(), "there is no step 0 in this trace: no optimizer step ended");
+        assert_eq!(step(&steps, 5).unwrap_err(), "this trace stores steps 4 to 7 as one: use step:7");
+        assert_eq!(step(&steps, 8).unwrap_err(), "this trace has no step 8: its steps are 0–7");
+        assert_eq!(step(&[], 0).unwrap_err(), "this trace has no step 0: no optimizer step ended");
     }
 }

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rank_is_told_by_mesh_and_stage() {
+    fn a_rank_is_described_by_mesh_and_stage() {
         let mesh = [("dp", 1, 4), ("tp", 0, 2)]
             .map(|(name, coordinate, size)| MeshDimension::from((name.to_owned(), coordinate, size)));
         assert_eq!(place(&mesh).as_deref(), Some("mesh dp=1 of 4, tp=0 of 2"));

@@ -16,7 +16,7 @@ pub fn find_library() -> anyhow::Result<PathBuf> {
     if let Some(path) = env::var_os("MEMLAB_LIB").filter(|path| !path.is_empty()) {
         let path = PathBuf::from(path);
         return std::path::absolute(&path).ok().filter(|path| path.is_file()).ok_or_else(|| {
-            bad_input(format!("MEMLAB_LIB={}: there is no such file; it must name {LIBRARY}", path.display()))
+            bad_input(format!("MEMLAB_LIB={}: no such file; set it to the path of {LIBRARY}", path.display()))
         });
     }
     let executable = env::current_exe().and_then(|path| path.canonicalize());
@@ -73,7 +73,7 @@ pub fn check_program(program: &OsStr, command: &str) -> anyhow::Result<()> {
             .into()),
             Ok(_) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Err(not_found(format!("{name}: there is no such program")))
+                Err(not_found(format!("{name}: no such program")))
             }
             Err(error) => Err(StartError { message: format!("{name}: cannot be started: {error}"), code: 126 }.into()),
         };
@@ -86,9 +86,7 @@ pub fn check_program(program: &OsStr, command: &str) -> anyhow::Result<()> {
         return Ok(());
     }
     let hint = if Path::new(program).is_file() {
-        format!(
-            "there is a file of that name here: `memlab {command} -- python {name}` or `memlab {command} -- ./{name}`"
-        )
+        format!("a file here has that name: use `memlab {command} -- python {name}` or `memlab {command} -- ./{name}`")
     } else {
         "check the spelling, or give its path".to_owned()
     };
@@ -104,11 +102,11 @@ pub fn why_untraced(program: &OsStr) -> Option<&'static str> {
     let found = std::fs::metadata(&file).ok()?;
     let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     if takes_rights(found.mode(), (found.uid(), found.gid()), (user, group)) {
-        return Some("it runs with another user's rights (setuid), and the system lets nothing be preloaded there");
+        return Some("it is a setuid program, and the system disables LD_PRELOAD for those");
     }
     match loader_in(&start_of(&file)?)? {
-        Loader::None => Some("it is linked statically, and LD_PRELOAD does not reach it"),
-        Loader::Musl => Some("it is linked with musl, and libmemlab.so can be loaded by glibc only"),
+        Loader::None => Some("it is linked statically, and LD_PRELOAD has no effect on it"),
+        Loader::Musl => Some("it is linked with musl, but libmemlab.so needs glibc"),
         Loader::Other => None,
     }
 }

@@ -66,7 +66,7 @@ impl Destination {
         self.check(read, true)?;
         match self {
             Self::File(path) if !may_be_page(path) => Err(bad_input(format!(
-                "{}: is no page of memlab's, and memlab replaces no other files: name another file, or remove it",
+                "{}: is not a page written by memlab, so it is not replaced: name another file, or remove it",
                 path.display()
             ))),
             _ => Ok(()),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_is_not_written() {
+    fn the_trace_being_read_is_not_overwritten() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         fs::write(path("run.jsonl"), "").unwrap();

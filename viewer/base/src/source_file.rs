@@ -48,7 +48,7 @@ pub fn open(file: &str, recorded: &Sources, began_unix_ns: u64) -> Result<Source
         Err(reason) if recorded.is_empty() => return Err(reason),
         Err(reason) => {
             let line = |(number, text): (u32, &str)| SourceLine { number, text: text.to_owned(), is_sure: true };
-            let warning = Some(format!("{reason}: these are the lines that the trace has"));
+            let warning = Some(format!("{reason}: these lines come from the trace"));
             return Ok(Source { lines: recorded.into_iter().map(line).collect(), warning });
         }
     };
@@ -58,15 +58,13 @@ pub fn open(file: &str, recorded: &Sources, began_unix_ns: u64) -> Result<Source
     let edited = recorded.iter().filter(is_edited).count();
     let warning = match (edited, was_changed) {
         (1.., _) => Some(format!(
-            "the file was edited since: {edited} of {} lines that the trace has read otherwise; they are shown as they ran",
+            "the file was edited since: {edited} of {} recorded lines differ; they are shown as they ran",
             recorded.len()
         )),
         (0, true) if recorded.is_empty() => {
             Some("the file was changed after the run began: these may not be the lines that ran".to_owned())
         }
-        (0, true) => {
-            Some("the file was changed after the run began, but not in the lines that the trace has".to_owned())
-        }
+        (0, true) => Some("the file was changed after the run began, but not in the recorded lines".to_owned()),
         (0, false) => None,
     };
     // If the file got shorter, the recorded lines beyond its end remain.
@@ -118,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_source_is_not_read() {
+    fn only_source_files_are_read() {
         let nothing = Sources::default();
         for file in ["/proc/self/pagemap", "/proc/self/status", "/dev/zero", "/dev", "/nowhere/at/all.py", ""] {
             assert!(open(file, &nothing, 0).is_err(), "{file}");
@@ -146,7 +144,7 @@ mod tests {
         assert_eq!(shown(&ran, u64::MAX), (same, String::new()));
         // WHEN it was changed after the start, on other or unknown lines THEN a warning is shown
         let (_, warning) = shown(&ran, 0);
-        assert!(warning.contains("but not in the lines that the trace has"), "{warning}");
+        assert!(warning.contains("but not in the recorded lines"), "{warning}");
         let (_, warning) = shown(&Sources::default(), 0);
         assert!(warning.contains("may not be the lines that ran"), "{warning}");
         // WHEN a line was inserted THEN recorded lines keep their numbers, and the rest is uncertain
@@ -154,7 +152,7 @@ mod tests {
         let (lines, warning) = shown(&ran, u64::MAX);
         let edited = [line(1, "a = 1", true), line(2, "b = 2", false), line(3, "c = 3", true), line(4, "c = 3", false)];
         assert_eq!(lines, edited);
-        assert!(warning.contains("1 of 2 lines"), "{warning}");
+        assert!(warning.contains("1 of 2 recorded lines"), "{warning}");
         // WHEN it is gone, or shorter THEN the recorded lines are left
         std::fs::write(&file, "a = 1\n").unwrap();
         assert_eq!(shown(&ran, u64::MAX).0, [line(1, "a = 1", true), line(3, "c = 3", true)]);

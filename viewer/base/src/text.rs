@@ -230,8 +230,8 @@ pub fn missing_events(count: u64) -> Option<String> {
     let events = if count == 1 { "event is" } else { "events are" };
     let count = (count > 0).then(|| format::grouped(count))?;
     Some(format!(
-        "{count} {events} missing: they came faster than the trace could be kept below MEMLAB_TRACE_MAX. Figures after the \
-         first of them are not exact; a larger maximum helps."
+        "{count} {events} missing: they came faster than memlab could condense the trace below MEMLAB_TRACE_MAX. Figures \
+         after the first missing event are not exact. Set a larger maximum."
     ))
 }
 

@@ -8,6 +8,7 @@ use memlab_job::{TraceFile, are_one_job, ranks_of};
 
 use crate::error::bad_input;
 use crate::output;
+use memlab_units::format;
 
 /// Maximum number of traces named in one line.
 const NAMED_TRACES: usize = 8;
@@ -45,7 +46,7 @@ pub fn job(traces: &[PathBuf]) -> Option<Vec<PathBuf>> {
     }
     let ranks = paths(&ranks_of(&files[0].header, &files));
     for left_out in traces.iter().filter(|trace| !ranks.contains(trace)) {
-        output::note(format_args!("{} is of a process that a rank started: left out", shown(left_out)));
+        output::note(format_args!("{}: left out, because a rank started this process", shown(left_out)));
     }
     (ranks.len() > 1).then_some(ranks)
 }
@@ -70,7 +71,7 @@ fn newest(folder: &Path, all_ranks: bool) -> anyhow::Result<Vec<PathBuf>> {
     let files: Vec<TraceFile> = found.into_iter().map(|(_, file)| file).collect();
     let Some(newest) = files.last() else {
         let place = if folder == Path::new(".") { "here".to_owned() } else { format!("in {}", folder.display()) };
-        return Err(bad_input(format!("there is no trace {place}: name one, or record one with `memlab run -- CMD`")));
+        return Err(bad_input(format!("no trace {place}: name one, or record one with `memlab run -- CMD`")));
     };
     let ranks = if all_ranks { ranks_of(&newest.header, &files) } else { Vec::new() };
     let traces = if ranks.is_empty() { vec![newest.path.clone()] } else { paths(&ranks) };
@@ -90,7 +91,7 @@ fn chosen(traces: &[PathBuf], found: usize) -> String {
     }
     let left_out = found - traces.len();
     if traces.len() > 1 && left_out > 0 {
-        names.push(format!("(the newest job; {left_out} more there are not its ranks)"));
+        names.push(format!("(the newest job; {} left out)", format::counted(left_out as u64, "other trace")));
     }
     names.join(" ")
 }
@@ -141,10 +142,10 @@ mod tests {
         assert_eq!(job(&files), None);
         // AND one line names the traces chosen of three
         let line = chosen(&[PathBuf::from("./a.jsonl"), PathBuf::from("./b.jsonl")], 3);
-        assert_eq!(line, "a.jsonl b.jsonl (the newest job; 1 more there are not its ranks)");
+        assert_eq!(line, "a.jsonl b.jsonl (the newest job; 1 other trace left out)");
         // AND a folder without a trace is refused with a message
         let empty = tempfile::tempdir().unwrap();
         let error = traces(&[empty.path().to_owned()], false).unwrap_err().to_string();
-        assert!(error.contains("there is no trace in"), "{error}");
+        assert!(error.contains("no trace in"), "{error}");
     }
 }

@@ -246,7 +246,7 @@ mod tests {
         // GIVEN text in place of a process id, a number out of its range, and text in place of a number
         for command in ["offload", "restore", "limit", "top"] {
             let said = said(&format!("memlab {command} tv.py"));
-            assert!(said.ends_with("write the number of a process; `memlab ps` lists them"), "{said}");
+            assert!(said.ends_with("write a process ID; `memlab ps` lists them"), "{said}");
         }
         for (line, wanted) in [
             ("memlab simulate --devices 0 true", "for '--devices <N>': write a number from 1 to 16"),

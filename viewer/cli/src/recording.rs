@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_batch_is_filled_in_wherever_it_is_asked_for() {
+    fn every_batch_placeholder_is_filled_in() {
         let filled =
             |argument: &str, batch| filled_in(OsStr::new(argument), BATCH, batch).to_string_lossy().into_owned();
         assert_eq!(filled("--batch={batch}", Some(8)), "--batch=8");

@@ -24,7 +24,7 @@ fn a_report_has_colour_on_a_terminal() {
     // GIVEN a terminal WHEN a report is printed THEN titles are bold, and errors are bold and red
     let text = sent(REPORT);
     assert!(text.contains("\u{1b}[1;31m! Out of memory\u{1b}[0m"), "{text:?}");
-    assert!(text.contains("\u{1b}[1mLines that held most\u{1b}[0m"), "{text:?}");
+    assert!(text.contains("\u{1b}[1mLargest lines\u{1b}[0m"), "{text:?}");
     // AND every color ends on its line
     assert!(text.lines().all(|line| line.matches("\u{1b}[").count() % 2 == 0), "{text:?}");
     // AND the text equals the output to a pipe of the same width
@@ -47,5 +47,5 @@ fn a_report_into_a_pipe_has_no_colour() {
     command.args(["report", "run.jsonl"]).current_dir(&folder).env_remove("NO_COLOR").env("TERM", "xterm-256color");
     alone(&mut command);
     let text = String::from_utf8(output(&mut command).stdout).expect("text");
-    assert!(text.contains("Lines that held most") && !text.contains('\u{1b}'), "{text:?}");
+    assert!(text.contains("Largest lines") && !text.contains('\u{1b}'), "{text:?}");
 }

@@ -508,7 +508,7 @@ fn summary(script: &str, has_driver: bool) -> String {
 }
 
 #[test]
-fn the_summary_gives_the_reason_why_there_is_no_trace() {
+fn the_summary_gives_the_reason_for_a_missing_trace() {
     // GIVEN programs that allocate nothing, with a driver and without one
     let none = "memlab: sh: exit code 0; no CUDA memory was allocated; no trace was written";
     assert_eq!(summary("true", true), format!("{none}\n"));

@@ -86,7 +86,7 @@ By line
   100 MiB  30.0 MiB  -70.0 MiB  -70 %  train.py:2  forward
   1 unchanged, with 10.0 MiB
 
-By layer, each without those inside it
+By layer, without inner layers
    before     after     change         layer
   100 MiB  30.0 MiB  -70.0 MiB  -70 %  h.1  Linear
   1 unchanged, with 10.0 MiB
@@ -242,10 +242,7 @@ fn a_moved_line_is_matched_if_it_is_unambiguous() {
     );
     let shown = text(&memlab(&folder, &["diff", "a.jsonl", "b.jsonl"]));
     assert!(shown.contains("a.py:10 →:11  f\n"), "{shown}");
-    assert!(
-        shown.contains("  One line is at another number in the same function, and taken to be the same (→)\n"),
-        "{shown}"
-    );
+    assert!(shown.contains("  1 line moved within the same function (→)\n"), "{shown}");
 }
 
 #[test]
@@ -282,10 +279,10 @@ fn impossible_comparisons_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     run(&folder, "a.jsonl", "/gpt", &[("/gpt/t.py", 1, "main", 10)]);
     for (arguments, message) in [
-        (&["a.jsonl@step:9", "a.jsonl"][..], "memlab: a.jsonl: there is no step 9 in this trace: steps are 0–0\n"),
-        (&["a.jsonl", "a.jsonl@oom"], "memlab: a.jsonl: there is no out-of-memory in this trace\n"),
+        (&["a.jsonl@step:9", "a.jsonl"][..], "memlab: a.jsonl: this trace has no step 9: its steps are 0–0\n"),
+        (&["a.jsonl", "a.jsonl@oom"], "memlab: a.jsonl: this trace has no out-of-memory error\n"),
         (&["a.jsonl@99s", "a.jsonl"], "memlab: a.jsonl: 1m 39s is later than the end of the trace, 2.00 s\n"),
-        (&["--device", "3", "a.jsonl", "a.jsonl"], "memlab: a.jsonl: there is no device 3 in this trace; there is 0\n"),
+        (&["--device", "3", "a.jsonl", "a.jsonl"], "memlab: a.jsonl: this trace has no device 3; it has 0\n"),
         (
             &["a.jsonl@noon", "a.jsonl"],
             "memlab: a.jsonl@noon: a moment is peak, end, oom, oom:2, step:12 or a time: 12.5s, 850ms, 1m30s, 1:30\n",
@@ -323,8 +320,8 @@ fn a_condensed_trace_has_its_peak() {
     let message = error(&folder, &["diff", "a.jsonl@step:0", "c.jsonl@step:0"]);
     assert_eq!(
         message,
-        "memlab: c.jsonl: this trace was condensed to stay within MEMLAB_TRACE_MAX and no longer has the end of step 0. It has \
-         everything after 5.00 s (step 1): use --at end, or a time or step after that\n"
+        "memlab: c.jsonl: this trace was condensed to stay within MEMLAB_TRACE_MAX and no longer contains the end of step \
+         0. It is complete after 5.00 s (step 1): use --at end, or a time or step after that\n"
     );
 }
 

@@ -117,7 +117,7 @@ fn refusal(words: &[String]) -> Option<String> {
 }
 
 #[test]
-fn the_docs_show_commands_that_there_are() {
+fn the_docs_show_existing_commands() {
     // GIVEN all commands in the docs, which include each command of memlab
     let shown = shown();
     let spoken: Vec<String> = pages()
@@ -139,7 +139,7 @@ fn the_docs_show_commands_that_there_are() {
 }
 
 #[test]
-fn the_docs_speak_of_commands_and_options_that_there_are() {
+fn the_docs_name_existing_commands_and_options() {
     // GIVEN the mentions of the command line in the docs' text, with arguments or without
     let mut wrong = Vec::new();
     let mut spoken = 0;

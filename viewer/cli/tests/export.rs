@@ -215,11 +215,11 @@ fn impossible_exports_are_reported() {
         (&["a.jsonl", "-o", "."], ".: is a folder: name a file in it"),
         (&["empty.jsonl", "-o", "out"], "empty.jsonl: no GPU memory was allocated in this run"),
         (&["none.jsonl", "-o", "out"], "none.jsonl: cannot be read: No such file or directory (os error 2)"),
-        (&["a.jsonl", "-o", "out", "--device", "2"], "a.jsonl: there is no device 2 in this trace; there is 0, 1"),
-        (&["a.jsonl", "-o", "out", "--at", "step:2"], "a.jsonl: there is no step 2 in this trace: steps are 0–1"),
+        (&["a.jsonl", "-o", "out", "--device", "2"], "a.jsonl: this trace has no device 2; it has 0, 1"),
+        (&["a.jsonl", "-o", "out", "--at", "step:2"], "a.jsonl: this trace has no step 2: its steps are 0–1"),
         (
             &["a.jsonl", "-o", "out", "--at", "oom:2"],
-            "a.jsonl: there is no out-of-memory 2 in this trace; there is one: oom",
+            "a.jsonl: this trace has no out-of-memory error 2; it has one: oom",
         ),
         (&["a.jsonl", "-o", "out", "--at", "10s"], "a.jsonl: 10.0 s is later than the end of the trace, 9.00 s"),
     ] {
@@ -248,8 +248,8 @@ fn condensed_moments_are_refused() {
     assert_eq!(output.status.code(), Some(2));
     assert_eq!(
         String::from_utf8(output.stderr).unwrap(),
-        "memlab: c.jsonl: this trace was condensed to stay within MEMLAB_TRACE_MAX and no longer has the peak. It has everything \
-         after 9.00 s (step 1): use --at end, or a time or step after that\n"
+        "memlab: c.jsonl: this trace was condensed to stay within MEMLAB_TRACE_MAX and no longer contains the peak. It is \
+         complete after 9.00 s (step 1): use --at end, or a time or step after that\n"
     );
     assert!(export(&folder, &["c.jsonl", "--format", "json", "-o", "-", "--at", "end"]).status.success());
     assert!(export(&folder, &["c.jsonl", "--format", "perfetto", "-o", "-"]).status.success());

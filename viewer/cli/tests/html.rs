@@ -96,8 +96,8 @@ fn a_page_is_complete_and_fetches_nothing() {
         "Out of memory",
         "What to do next",
         "Memory over time",
-        "Where the memory was",
-        "Lines that held most",
+        "Memory by category",
+        "Largest lines",
         "Calls at the peak",
         "Growth between steps",
         "Layers",
@@ -128,20 +128,20 @@ fn the_figures_add_up() {
         assert!(parts.len() > 4 && parts.iter().sum::<u64>() == device.total_bytes, "{when}: {parts:?}");
     }
     // Lines, the outermost layers and the memory outside them, and the outermost calls each sum to the allocated bytes.
-    let lines = between(&page, "<h3>Lines that held most</h3>", "</table>");
+    let lines = between(&page, "<h3>Largest lines</h3>", "</table>");
     let held: u64 = lines.split("<tr>").filter_map(|row| numbers(row, "<td", "data-v").first().copied()).sum();
     assert_eq!(held, device.peak_allocated_bytes);
     let outermost: u64 = numbers(&page, " data-d=\"0\" data-b", "data-b").iter().sum();
     // The same bytes appear twice more, in two flamegraphs whose first frame is the total.
     assert_eq!(outermost, 3 * device.peak_allocated_bytes);
     // A branch of the tree is the sum of its children.
-    let tree = between(&page, "<div class=\"tree\">", "every layer by itself");
+    let tree = between(&page, "<div class=\"tree\">", "every layer alone");
     let of_depth = |depth: &str| numbers(tree, &format!(" data-d=\"{depth}\""), "data-b");
     assert_eq!(of_depth("1").iter().sum::<u64>(), of_depth("0")[0], "{tree}");
 }
 
 #[test]
-fn the_table_of_steps_has_what_a_training_says() {
+fn the_table_of_steps_has_the_data_of_a_training() {
     // GIVEN a run whose training records its first step, with words that contain markup
     let told = r#"{"trained":0,"epoch":0,"batch":0,"samples":300,"duration":1000000000,"loss":2.5,"way":"<b>replay","pieces":4,"offloaded":1073741824}"#;
     let story = common::trained(3).text;
@@ -241,7 +241,7 @@ fn the_page_of_a_big_run_is_small() {
     }
     // AND the tree is still complete
     let device = read(&story.text).trace.model.device(0).unwrap();
-    let tree = between(&page, "<div class=\"tree\">", "every layer by itself");
+    let tree = between(&page, "<div class=\"tree\">", "every layer alone");
     assert_eq!(numbers(tree, " data-d=\"0\"", "data-b").iter().sum::<u64>(), device.peak_allocated_bytes);
 }
 
@@ -324,8 +324,8 @@ fn the_page_of_a_moment_adds_up() {
         // THEN it names the moment and the parts that are omitted
         let (_, text) = parse(&page);
         assert!(text.contains(when), "{at}: {text}");
-        assert!(text.contains("are of the whole run, and on its page"), "{at}");
-        for whole in ["Growth between steps", "most at once"] {
+        assert!(text.contains("The page of the whole run"), "{at}");
+        for whole in ["Growth between steps", "with callees"] {
             assert!(!text.contains(whole), "{at}: {whole}");
         }
         assert_eq!(text.contains("What to do next"), at == "oom", "{at}");
@@ -334,7 +334,7 @@ fn the_page_of_a_moment_adds_up() {
         let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
         let device = &json["devices"][0];
         let (allocated, total) = (device["allocated_bytes"].as_u64().unwrap(), device["total_bytes"].as_u64().unwrap());
-        let lines = between(&page, "<h3>Lines that held most</h3>", "</table>");
+        let lines = between(&page, "<h3>Largest lines</h3>", "</table>");
         let held: u64 = lines.split("<tr>").filter_map(|row| numbers(row, "<td", "data-v").first().copied()).sum();
         assert_eq!(held, allocated, "{at}");
         assert_eq!(numbers(&page, " data-d=\"0\" data-b", "data-b").iter().sum::<u64>(), 3 * allocated, "{at}");
@@ -345,7 +345,7 @@ fn the_page_of_a_moment_adds_up() {
     let parts = |page: &str| between(page, "<main>", "</main>").to_owned();
     assert_eq!(parts(&page(&["a.jsonl@step:2"])), parts(&page(&["a.jsonl", "--at", "step:2"])));
     let refused = memlab(folder, &["report", "a.jsonl@step:99", "--html", "a.html"]);
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("there is no step 99"), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("has no step 99"), "{refused:?}");
     assert!(!folder.join("a.html").exists());
 }
 

@@ -80,7 +80,7 @@ fn a_job_that_ran_out_of_memory_fits_a_screen() {
 }
 
 #[test]
-fn ranks_that_are_alike_are_said_to_be() {
+fn alike_ranks_are_reported_as_alike() {
     let ranks: Vec<Story> = (0..100).map(|number| rank(number, 100)).collect();
     let text = text_of(&job_of(&ranks), 70);
     snapshot("job-alike", &text);

@@ -64,23 +64,23 @@ fn findings_and_errors_name_the_shown_lines() {
     let folder = folder();
     // WHEN it is reported THEN findings name the library's lines, and the line that called them
     let report = memlab(&folder, "report a.jsonl");
-    let found = part(&report, "What to look at", "=== Device");
-    assert!(found.contains("hub/model.py:90 Block.forward asked for 700 MiB"), "{found}");
+    let found = part(&report, "Findings", "=== Device");
+    assert!(found.contains("hub/model.py:90 Block.forward requested 700 MiB"), "{found}");
     assert!(found.contains("hub/trainer.py:50 Trainer.train held"), "{found}");
     assert!(found.contains("in a call from train.py:7 main"), "{found}");
     let error = part(&report, "OUT OF MEMORY", "Peak:");
-    assert!(error.contains("asked for by hub/model.py:90"), "{error}");
+    assert!(error.contains("requested by hub/model.py:90"), "{error}");
     assert!(error.contains("160 MiB line") && error.contains("hub/trainer.py:50 Trainer.train"), "{error}");
     assert!(error.contains("100 MiB line") && !error.contains("train.py:7"), "{error}");
     let advice = part(&error, "What to do next", "Peak:");
     assert!(advice.contains("hub/trainer.py:50 Trainer.train holds 8.00 MiB more"), "{advice}");
     // AND so does the page
     let page = memlab(&folder, "report a.jsonl --html -");
-    let verdict = part(&page, "what to look at", "</section>");
+    let verdict = part(&page, "aria-label=\"findings\"", "</section>");
     assert!(verdict.contains("hub/model.py:90") && verdict.contains("hub/trainer.py:50"), "{verdict}");
     // AND if the user's lines are requested, they are named everywhere
     let users = memlab(&folder, "report --libraries=never a.jsonl");
-    assert!(!users.contains("hub/") && users.contains("train.py:7 main asked for 700 MiB"), "{users}");
+    assert!(!users.contains("hub/") && users.contains("train.py:7 main requested 700 MiB"), "{users}");
     assert!(users.contains("train.py:7 main holds 8.00 MiB more"), "{users}");
     // AND JSON has both lines for an error
     let json: Value = serde_json::from_str(&memlab(&folder, "report --json a.jsonl")).unwrap();

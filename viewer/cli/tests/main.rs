@@ -1,6 +1,6 @@
 //! The memlab command: its screens, its output, its commands.
 //!
-//! One program holds all integration tests of the crate, because each program would link the whole crate again.
+//! One binary for all integration tests of the crate: each binary would link the whole crate again.
 
 mod advise;
 mod checkpoint;

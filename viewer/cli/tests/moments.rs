@@ -139,7 +139,7 @@ fn a_moment_can_be_typed_and_errors_are_reported() {
     assert_eq!((app.context.moment, app.context.cursor_time()), (ShownMoment::Peak, None));
     press(&mut app, "tstep 99\n");
     let error = app.prompt.as_ref().and_then(|prompt| prompt.error.clone());
-    assert_eq!(error.as_deref(), Some("there is no step 99 in this trace: steps are 0–3"));
+    assert_eq!(error.as_deref(), Some("this trace has no step 99: its steps are 0–3"));
     press(&mut app, "⎋tnoon\n");
     let error = app.prompt.as_ref().and_then(|prompt| prompt.error.clone()).expect("noon is no moment");
     assert!(error.contains("12.5s"), "{error}");
@@ -538,10 +538,7 @@ fn the_source_is_shown_with_bytes_in_its_margin() {
     std::fs::remove_file(&script).expect("it is there");
     press(&mut app, "⎋\n");
     let screen = draw(&mut app).join("\n");
-    assert!(
-        screen.contains("88  loss.backward()") && screen.contains("these are the lines that the trace has"),
-        "{screen}"
-    );
+    assert!(screen.contains("88  loss.backward()") && screen.contains("these lines come from the trace"), "{screen}");
     // AND a missing file is reported
     press(&mut app, "⎋/model.py:74\n\n");
     assert!(draw(&mut app).join("\n").contains("not on this machine"));

@@ -350,7 +350,7 @@ fn categories_and_layers_can_be_moved() {
     // AND selections that match nothing, or are invalid, are reported
     for (line, code, words) in [
         ("--layer h.99", 1, "nothing that PyTorch's allocator holds is layer h.99"),
-        ("--category weights", 2, "write one of parameter, gradient"),
+        ("--category weights", 2, "expected one of parameter, gradient"),
         ("--layer h.1 --full", 2, "cannot be used with"),
         ("--idle never", 2, "30s"),
         ("--idle 1m --category input", 1, "nothing was moved"),

@@ -263,7 +263,7 @@ fn the_cursor_stays_on_its_rank_while_others_come() {
 }
 
 #[test]
-fn a_moment_of_a_rank_without_a_model_is_told_about() {
+fn values_of_a_moment_without_a_model_are_approximate() {
     // GIVEN a moment of the first step WHEN it is shown THEN ranks without a model are marked, and those with one are exact
     let stories = ranks();
     let (mut app, mut files) = opened(&stories);
@@ -294,7 +294,7 @@ fn a_folder_of_ranks_opens_on_them() {
     session.wait_for("1 out of memory");
     // AND Enter opens a rank, and b returns
     session.press("jjj");
-    session.wait_for("It grows");
+    session.wait_for("Growth");
     session.press("\r");
     session.wait_until("rank 3", |text| text.contains("rank 3/12") && text.contains("Device memory"));
     session.press("b");

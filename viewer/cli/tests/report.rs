@@ -194,11 +194,11 @@ fn a_training_is_reported_by_epoch_and_by_step() {
     let loaded = read("told.jsonl", &(Training::new().run(4, false) + &told.join("\n") + "\n"));
     // THEN the text has a row for each epoch, with the mean over samples
     let text = text_of(&loaded, 110);
-    let table: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("The training")).take(4).collect();
+    let table: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("Training by")).take(4).collect();
     assert_eq!(
         table,
         [
-            "The training, by epoch",
+            "Training by epoch",
             "  epoch  steps   loss  samples  samples/s  offloaded  computed",
             "      0      2  2.500      400        200        0 B  4 pieces, micro-batches",
             "      1      1    NaN      400        800   1.00 GiB  8 pieces, lockstep",

@@ -148,7 +148,7 @@ fn told(steps: u64) -> Story {
 }
 
 #[test]
-fn a_training_tells_of_its_steps() {
+fn a_training_reports_its_steps() {
     let (mut app, mut files) = opened(Screen::Steps, &[&told(40)]);
     press(&mut app, "j");
     files.show(&mut app);

@@ -41,7 +41,7 @@ fn lines_and_layers_have_a_column_of_gpu_time() {
 }
 
 #[test]
-fn without_gpu_time_there_is_no_column() {
+fn the_column_is_absent_without_gpu_time() {
     // GIVEN a trace without GPU time; WHEN lines are sorted by one column after the other
     let (mut app, _opened) = pressed(&trained(3), "2");
     for _ in 0..12 {
@@ -56,7 +56,7 @@ fn without_gpu_time_there_is_no_column() {
 }
 
 #[test]
-fn where_the_gpus_time_goes() {
+fn gpu_time_by_layer_kernel_and_copy() {
     // GIVEN a trace with GPU time; WHEN its screen is shown, with the keys on the layers, the kernels, the filtered copies
     assert_looks("time", || pressed(&timed(6), "8z").0);
     assert_looks("time-kernels", || pressed(&timed(6), "8cj").0);

@@ -30,7 +30,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_usual_among_the_values_is_tolerated() {
+    fn the_usual_spread_of_values_is_tolerated() {
         // GIVEN values that are alike except one THEN only `least` counts; if all differ, three times the median distance
         assert_eq!(tolerance(&[10, 10, 10, 900], 10, 5), 5);
         assert_eq!(tolerance(&[10, 20, 30, 40, 50], 30, 5), 30);

@@ -41,7 +41,7 @@ fn a_rank_that_keeps_tensors_is_named_with_its_line_and_bytes() {
 }
 
 #[test]
-fn ranks_that_differ_by_their_task_are_not_told_apart() {
+fn pipeline_stages_are_not_reported_as_different() {
     // GIVEN four stages of a pipeline, each larger than the previous one
     let folder = tempfile::tempdir().unwrap();
     let stage = |rank: u32| {
@@ -65,7 +65,7 @@ fn of_two_ranks_the_fuller_one_is_compared_with_the_other() {
 }
 
 #[test]
-fn ranks_that_hold_less_are_told_apart_from_those_that_hold_more() {
+fn lower_and_higher_ranks_are_distinguished() {
     // GIVEN five ranks, of which one has no model and one keeps more
     let folder = tempfile::tempdir().unwrap();
     let mut traces = trained(folder.path(), 5, |rank| if rank == 1 { 8 * MIB } else { 0 });
@@ -213,7 +213,7 @@ fn a_trace_that_cannot_be_read_does_not_hide_the_others() {
 }
 
 #[test]
-fn what_is_kept_of_a_rank_sums_up() {
+fn lines_layers_and_categories_of_a_rank_sum_to_its_peak() {
     // GIVEN ranks with a model, a batch and kept tensors
     let folder = tempfile::tempdir().unwrap();
     let job = Job::read(&trained(folder.path(), 2, |_| MIB), None).unwrap();

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_is_read_back() {
+    fn a_printed_configuration_is_read_back() {
         let changed = Config {
             theme: Some(Palette::Light),
             unicode: Some(false),
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_line() {
+    fn errors_name_the_line() {
         let error = Config::parse("theme = \"dark\"\nthem = 1\n").unwrap_err();
         assert!(error.starts_with("line 2: unknown field `them`"), "{error}");
         let error = Config::parse("units = \"furlongs\"\n").unwrap_err();

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn scrolling_stays_within_what_there_is() {
+    fn scrolling_stays_within_the_text() {
         let mut screen = ProgramTerminal::new(4, 20);
         for line in 0..10 {
             screen.process(format!("{line}\r\n").as_bytes());

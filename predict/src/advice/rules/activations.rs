@@ -34,8 +34,8 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, times: &Times, target: Opti
     let least = (kept.largest * MIN_BUDGET_BLOCKS).next_multiple_of(BUDGET_UNIT);
     if kept.most <= least {
         let [most, least] = [kept.most, least].map(size);
-        let because = format!("they hold {most} at most, and {least} of them have to stay: three times the largest");
-        candidates.reject(Kind::OffloadActivations, "what autograd keeps", because);
+        let because = format!("they hold {most} at most, and {least} of them must stay: three times the largest");
+        candidates.reject(Kind::OffloadActivations, "tensors saved for backward", because);
         return;
     }
     let room = kept.most - least;
@@ -115,20 +115,22 @@ impl<'a> KeptActivations<'a> {
     fn advice(&self, outcome: &Outcome, times: &Times) -> Advice {
         let bus = match (times.link_capacity(), outcome.waits_ns) {
             (Some(capacity), Some(waits)) => format!(
-                "beside its forward and its backward the link carries {} and {}{}",
+                "the link carries {} during forward and {} during backward{}",
                 size(capacity.leaving),
                 size(capacity.returning),
                 match waits {
                     0 => "",
-                    _ => ", and the rest is waited for: without recompute=False, what is cheaper to compute again is",
+                    _ =>
+                        "; the step waits for the rest. Without recompute=False, tensors that are cheaper to recompute \
+                          are recomputed",
                 }
             ),
-            _ => "whether the link hides that is not known without GPU times and the link's speed".to_owned(),
+            _ => "the cost is unknown without GPU times and the link's speed".to_owned(),
         };
         let first = self.is_kept.iter().position(|is_kept| *is_kept).map(|id| id as u32);
         Advice {
             kind: Kind::OffloadActivations,
-            place: "what autograd keeps".to_owned(),
+            place: "tensors saved for backward".to_owned(),
             saved_bytes: self.lifetimes.peak().bytes.saturating_sub(outcome.peak),
             figure: Figure::Allocated,
             bytes_after: outcome.peak,
@@ -140,7 +142,8 @@ impl<'a> KeptActivations<'a> {
                 outcome.budget / BUDGET_UNIT
             ),
             because: format!(
-                "forwards keep up to {} for backward, of which {} stay; a step copies {} to the host and {} back; {bus}",
+                "forward keeps up to {} for backward, of which {} stay on the GPU; a step copies {} to the host and {} \
+                 back; {bus}",
                 size(self.most),
                 size(outcome.budget),
                 size(outcome.leaving),

@@ -55,11 +55,9 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, times: &Times, target: Opti
     }
     match best {
         Some((advice, change)) => candidates.add(advice, Some(change)),
-        None if has_modules => candidates.reject(
-            Kind::Checkpoint,
-            "modules",
-            "at the peak they keep no activations that they could compute again",
-        ),
+        None if has_modules => {
+            candidates.reject(Kind::Checkpoint, "modules", "they hold no recomputable activations at the peak")
+        }
         None => {}
     }
 }
@@ -212,13 +210,13 @@ impl<'a> PeakPass<'a> {
         let passes_a_step =
             outcome.modules.iter().map(|module| passes(*module).div_ceil(steps)).max().unwrap_or(1).max(1);
         let which = match (target, self.has_times) {
-            (Some(target), _) if outcome.peak > target => "the lowest peak that any choice of them has",
-            (Some(_), true) => "of all choices that reach the target, the one that takes least GPU time",
+            (Some(target), _) if outcome.peak > target => "no other choice has a lower peak",
+            (Some(_), true) => "of all choices that reach the target, this one costs the least GPU time",
             (Some(_), false) => {
-                "of all choices that reach the target, one with the fewest modules: GPU time was not recorded"
+                "of all choices that reach the target, this one has the fewest modules (GPU time was not recorded)"
             }
-            (None, true) => "of all choices, the one that saves most for its GPU time",
-            (None, false) => "of all choices, the one that saves most for each module: GPU time was not recorded",
+            (None, true) => "this choice saves the most per GPU time",
+            (None, false) => "this choice saves the most per module (GPU time was not recorded)",
         };
         Advice {
             kind: Kind::Checkpoint,
@@ -236,8 +234,7 @@ impl<'a> PeakPass<'a> {
                 list_of_names(&chosen),
             ),
             because: format!(
-                "they keep {} for backward in the pass with the peak, and take up to {} while one is computed again; \
-                 {which}",
+                "they keep {} for backward in the pass with the peak, and need up to {} while one is recomputed; {which}",
                 size(kept),
                 size(largest)
             ),

@@ -36,11 +36,11 @@ pub(crate) fn advise(recording: &Recording, candidates: &mut Candidates) {
                 bytes_after: 0,
                 cost: Cost::ZERO,
                 how: format!(
-                    "torch.cuda.set_device({0})  # before anything is on a GPU; torch.load(..., map_location=\"cuda:{0}\")",
+                    "torch.cuda.set_device({0})  # before any GPU use; torch.load(..., map_location=\"cuda:{0}\")",
                     recording.device
                 ),
                 because: format!(
-                    "the process has a context of {} there, for {} at most{at}; all else is on cuda:{}",
+                    "the process has a context of {} there, for at most {} allocated{at}; everything else is on cuda:{}",
                     size(context),
                     size(device.peak_allocated_bytes),
                     recording.device

@@ -39,7 +39,7 @@ pub(crate) fn advise(
             Some(Err(because)) => {
                 let bound = reserved_bytes.saturating_sub(least_reserved(recording, &pools, &ids));
                 let bound = size(bound);
-                candidates.reject(Kind::SharePool, place, format!("{because}; at most {bound} less would be reserved"));
+                candidates.reject(Kind::SharePool, place, format!("{because}; one pool reserves at most {bound} less"));
             }
             Some(Ok(replayed)) => {
                 let Some(bytes_after) = shared(replayed) else { continue };
@@ -53,8 +53,8 @@ pub(crate) fn advise(
                     cost: Cost::ZERO,
                     how: HOW.to_owned(),
                     because: format!(
-                        "{} private pools hold {reserved}, {free} of which no tensor has; only a replay of a pool's graphs \
-                         uses it",
+                        "{} private pools hold {reserved}, of which {free} are unused; only a replay of a pool's graphs \
+                         uses them",
                         ids.len()
                     ),
                 };

@@ -73,14 +73,14 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, times: &Times, candidates: 
         bytes_after: after,
         cost: times.cost(again),
         how: format!(
-            "head = model.get_submodule(\"{name}\")  # hidden: what it is given, a row for each target\n\
+            "head = model.get_submodule(\"{name}\")  # hidden: its input, a row for each target\n\
              piece = lambda hidden, targets: F.cross_entropy(head(hidden), targets, reduction=\"sum\")\n\
              pieces = zip(hidden.chunk({LOSS_PIECES}), targets.chunk({LOSS_PIECES}))\n\
              loss = sum(checkpoint(piece, *each, use_reentrant=False) for each in pieces) / len(targets)"
         ),
         because: format!(
-            "the logits have {}, and their cross-entropy keeps {} for backward, which then makes as much again; in \
-             {LOSS_PIECES} pieces, one of them is there at a time",
+            "the logits take {}, and their cross-entropy keeps {} for backward, which allocates as much again; with \
+             {LOSS_PIECES} pieces, one piece is in memory at a time",
             size(lifetimes.size(logits)),
             size(lifetimes.size(kept))
         ),

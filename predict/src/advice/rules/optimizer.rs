@@ -81,8 +81,8 @@ pub(crate) fn advise_offload(lifetimes: &BlockLifetimes<'_>, times: &Times, cand
     let (before, after) = (lifetimes.peak().bytes, lifetimes.peak_with(&change).bytes);
     let takes = times.pageable_round_trip(bytes);
     let bus = match takes {
-        Some(_) => "as fast as copies between pageable memory and the GPU were in the run",
-        None => "the run copied too little each way to tell how long that takes",
+        Some(_) => "at the speed of the run's copies between pageable memory and the GPU",
+        None => "but the run copied too little each way to estimate the time",
     };
     let advice = Advice {
         kind: Kind::OffloadOptimizerState,
@@ -96,7 +96,10 @@ pub(crate) fn advise_offload(lifetimes: &BlockLifetimes<'_>, times: &Times, cand
               optimizer.register_step_pre_hook(lambda *_: move(\"cuda\"))\n\
               optimizer.register_step_post_hook(lambda *_: move(\"cpu\"))"
             .to_owned(),
-        because: format!("it holds {}, which only steps need; each step copies it both ways, {bus}", size(bytes)),
+        because: format!(
+            "it holds {}, and only optimizer steps need it; each step copies it both ways, {bus}",
+            size(bytes)
+        ),
     };
     candidates.add(advice, Some(change));
 }

@@ -31,10 +31,7 @@ pub(crate) fn advise(replayed: Option<&Result<AllocatorReplay, String>>, candida
                 bytes_after: after,
                 cost: Cost::ZERO,
                 how: format!("export PYTORCH_CUDA_ALLOC_CONF={settings}"),
-                because: format!(
-                    "the recorded requests, carried out with these settings, reserve {} at most",
-                    size(after)
-                ),
+                because: format!("replayed with these settings, the recorded requests reserve at most {}", size(after)),
             })
         })
         .collect();

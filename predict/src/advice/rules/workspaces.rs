@@ -29,11 +29,7 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, candidates: &mut Candidates
     let saved_bytes = before.saturating_sub(after);
     if saved_bytes < MIN_SAVED_BYTES {
         let saved = size(saved_bytes);
-        candidates.reject(
-            Kind::Workspaces,
-            VARIABLE,
-            format!("saves {saved}: not worth it, as products may become slower"),
-        );
+        candidates.reject(Kind::Workspaces, VARIABLE, format!("saves {saved}: not worth slower matrix products"));
         return;
     }
     let advice = Advice {
@@ -45,7 +41,8 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, candidates: &mut Candidates
         cost: Cost::UNKNOWN,
         how: format!("export {VARIABLE}={setting}"),
         because: format!(
-            "cuBLAS has workspaces of up to {}, and {} with this; products that use much of them become slower",
+            "cuBLAS workspaces take up to {}, and {} with this setting; matrix products that need large workspaces become \
+             slower",
             size(largest),
             size(small)
         ),

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn unsplittable_blocks_go_back_until_there_is_room() {
+    fn unsplittable_blocks_are_released_until_the_request_fits() {
         // GIVEN a card full of free blocks, all at or above the split limit WHEN a request needs two of them
         let mut allocator = with_blocks("max_split_size_mb:40", 124, &[44, 40, 40]);
         (0..3).for_each(|id| free(&mut allocator, id));

@@ -1,4 +1,4 @@
-"""Names the memory that stayed on a GPU: by category, line and layer where memlab keeps books, as one sum elsewhere."""
+"""Names the memory that stayed on a GPU: by category, line and layer if memlab records the program, otherwise as one sum."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Memory(NamedTuple):
 
     @classmethod
     def of(cls, storages: list[torch.UntypedStorage]) -> Memory:
-        """What storages over the same memory use of it."""
+        """Returns the range that storages over the same memory use of it."""
         first = min(storage.data_ptr() for storage in storages)
         last = max(storage.data_ptr() + storage.nbytes() for storage in storages)
         return cls(storages[0].device.index, first, last - first)
@@ -35,7 +35,7 @@ class Memory(NamedTuple):
 
 
 def held_elsewhere(device: int, known: list[Memory]) -> list[StayedMemory]:
-    """What PyTorch still has allocated on a device, but for the blocks of `known`."""
+    """Returns the memory that PyTorch still has allocated on a device, except the blocks of `known`."""
     places: Counter[_BlockOrigin] = Counter()
     for block, place in _recorded(device) if _native.library_found() else _snapshot(device):
         if not any(block.overlaps(memory) for memory in known):
@@ -45,7 +45,7 @@ def held_elsewhere(device: int, known: list[Memory]) -> list[StayedMemory]:
 
 
 class _BlockOrigin(NamedTuple):
-    """Which memory a block is, as far as that is known."""
+    """Origin of a block, as far as it is known."""
 
     category: str | None = None
     line: str | None = None
@@ -53,14 +53,14 @@ class _BlockOrigin(NamedTuple):
 
 
 def _recorded(device: int) -> Iterator[tuple[Memory, _BlockOrigin]]:
-    """The live blocks, as memlab has recorded them."""
+    """Yields the live blocks that memlab has recorded."""
     for block in tracker.live_blocks(device):
         line = f"{block.file}:{block.line} {block.function or ''}".rstrip() if block.file else None
         yield Memory(device, block.address, block.nbytes), _BlockOrigin(block.category, line, block.layer)
 
 
 def _snapshot(device: int) -> Iterator[tuple[Memory, _BlockOrigin]]:
-    """The live blocks of PyTorch's caching allocator; none where another allocator is used."""
+    """Yields the live blocks of PyTorch's caching allocator; none if another allocator is used."""
     try:
         segments = torch.cuda.memory_snapshot()
     except RuntimeError:

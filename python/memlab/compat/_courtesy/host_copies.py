@@ -1,7 +1,7 @@
-"""Moves CUDA storages to host memory and back, in place: whatever shares a storage sees its bytes again.
+"""Moves CUDA storages to host memory and back, in place: all users of a storage see its bytes again.
 
-A moved storage has 0 bytes on the GPU until it is restored. What was moved belongs to the process, not to who moved it, so
-that no bytes depend on an object that a program may drop.
+A moved storage has 0 bytes on the GPU until it is restored. Moved memory belongs to the process, not to the `Courtesy` that
+moved it, so no bytes depend on an object that a program may drop.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class _Copy:
     storage: torch.UntypedStorage
     nbytes: int
     offset: int  # In the arena.
-    stream: int  # For which its memory was allocated; it may be used there without further synchronization.
-    is_coming_back: bool = False  # It may have memory on the GPU again, and does not have its bytes yet.
+    stream: int  # Stream of its allocation; no further synchronization needed there.
+    is_coming_back: bool = False  # It may have memory on the GPU again, but does not have its bytes yet.
 
 
 @dataclass
 class _MovedStorages:
-    """All that was moved at one time."""
+    """Storages that were moved together."""
 
     copies: list[_Copy]
     arena: _native.Arena
@@ -50,7 +50,7 @@ _lock = threading.Lock()
 
 
 def is_away() -> bool:
-    """Whether storages of this process are in host memory."""
+    """Returns True if storages of this process are in host memory."""
     return bool(_away)
 
 
@@ -59,9 +59,9 @@ def move_out(storages: list[torch.UntypedStorage], streams: dict[int, int]) -> i
 
     Args:
         storages: CUDA storages that can be resized, each once.
-        streams: the stream that the memory at an address was allocated for.
+        streams: stream for which the memory at an address was allocated.
 
-    Raises: MemoryError if there is not enough host memory.
+    Raises: MemoryError if the host has too little memory.
     """
     with _lock:
         if not storages:
@@ -85,7 +85,9 @@ def move_out(storages: list[torch.UntypedStorage], streams: dict[int, int]) -> i
 
 
 def bring_back() -> int:
-    """Brings back what the program still uses, and returns its bytes. Until it returns, all bytes are in host memory.
+    """Restores the storages that the program still uses, and returns their bytes.
+
+    Until it returns, all bytes are in host memory.
 
     Raises: torch.cuda.OutOfMemoryError if the GPU has no room: then nothing has changed. It can be called again after any
         error.
@@ -95,7 +97,7 @@ def bring_back() -> int:
         devices = sorted({copy.storage.device.index for _, copy in copies})
         _wait_for(devices)
         try:
-            # Large ones first, which need whole segments. All of them before the first copy: copies need no room.
+            # Large ones first, because they need whole segments. All of them before the first copy: copies need no room.
             for _, copy in sorted(copies, key=lambda entry: -entry[1].nbytes):
                 copy.is_coming_back = True
                 with torch.cuda.stream(_stream(copy)):
@@ -118,9 +120,9 @@ def bring_back() -> int:
 
 
 def _host_memory_for(storages: list[torch.UntypedStorage], streams: dict[int, int]) -> _MovedStorages:
-    """An arena with a place for each storage, pinned where the system allows it.
+    """Returns an arena with a place for each storage, pinned where the system allows it.
 
-    The driver refuses a copy across the border of two pinned pieces, so borders are between storages.
+    The driver refuses a copy across the border of two pinned pieces, so borders lie between storages.
     """
     copies: list[_Copy] = []
     offset, began, borders = 0, 0, []
@@ -140,7 +142,7 @@ def _host_memory_for(storages: list[torch.UntypedStorage], streams: dict[int, in
 
 
 def _is_waited_for(copy: _Copy) -> bool:
-    """Whether the program still has the storage, and has not given it memory itself meanwhile."""
+    """Returns True if the program still has the storage, and has not given it memory itself meanwhile."""
     if copy.storage.nbytes() != 0 and not copy.is_coming_back:
         return False
     # One use and two references, that of `copy` and that of the call, are memlab's own.

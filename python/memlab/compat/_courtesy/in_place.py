@@ -1,4 +1,4 @@
-"""Yields the memory of a program that was not started for offloading: storage by storage."""
+"""Yields the memory of a program that was not started for offloading, storage by storage."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Segments = list[dict[str, Any]]
 
 
 def yield_in_place() -> Yielded:
-    """Moves every storage that can be moved, and gives PyTorch's cache back to the driver.
+    """Moves every storage that can be moved, and returns PyTorch's cache to the driver.
 
     Raises:
         RuntimeError: a CUDA graph exists, which uses memory by its address. Nothing has moved.
-        MemoryError: there is not enough host memory. Nothing has moved.
+        MemoryError: the host has too little memory. Nothing has moved.
     """
     gc.collect()
     for device in _used_devices():
@@ -48,7 +48,7 @@ def yield_in_place() -> Yielded:
 
 
 def _sorted_out(found: ReachableStorages, segments: Segments) -> tuple[list[torch.UntypedStorage], list[tuple[Memory, str]]]:
-    """The storages that can be moved, and the memory of the others, with the reason."""
+    """Returns the storages that can be moved, and the memory of the others with the reason."""
     shared = _shared_storages()
     pools = [Memory(s["device"], s["address"], s["total_size"]) for s in segments if _is_own_pool(s)]
     movable: list[torch.UntypedStorage] = []
@@ -67,7 +67,7 @@ def _sorted_out(found: ReachableStorages, segments: Segments) -> tuple[list[torc
 
 
 def _overlapping(storages: list[torch.UntypedStorage]) -> list[list[torch.UntypedStorage]]:
-    """Storages in groups: those of one group use the same memory, as a tensor and what DLPack made of it do."""
+    """Groups storages that use the same memory, as a tensor and its DLPack copy do."""
     groups: list[list[torch.UntypedStorage]] = []
     end = 0
     for storage in sorted(storages, key=lambda storage: storage.data_ptr()):
@@ -81,12 +81,12 @@ def _overlapping(storages: list[torch.UntypedStorage]) -> list[list[torch.Untype
 
 
 def _used_devices() -> list[int]:
-    """The devices that PyTorch has memory on. The others must not get a context."""
+    """Returns the devices that PyTorch has memory on. The others must not get a context."""
     return [device for device in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(device) > 0]
 
 
 def _segments() -> Segments:
-    """PyTorch's segments; none with an allocator that does not tell (cudaMallocAsync, an allocator of the program's)."""
+    """Returns PyTorch's segments; none for an allocator that does not report them (cudaMallocAsync, a custom allocator)."""
     try:
         segments: Segments = torch.cuda.memory_snapshot()
     except RuntimeError:
@@ -99,7 +99,10 @@ def _is_own_pool(segment: dict[str, Any]) -> bool:
 
 
 def _refuse_graphs(found: ReachableStorages, segments: Segments) -> None:
-    """A captured graph reads and writes the addresses it was captured with: also those of parameters outside of its pool."""
+    """Raises if a captured graph exists.
+
+    It reads and writes the addresses of its capture, including parameters outside its pool.
+    """
     of_pools = {tuple(torch.cuda.MemPool.id.__get__(pool)) for pool in found.pools}  # type: ignore[attr-defined]
     unknown = {tuple(segment["segment_pool_id"]) for segment in segments if _is_own_pool(segment)} - of_pools
     if unknown or any(_is_captured(graph) for graph in found.graphs):
@@ -118,7 +121,7 @@ def _is_captured(graph: Any) -> bool:
 
 
 def _shared_storages() -> set[int]:
-    """Storages that torch.multiprocessing has sent to other processes or received from them."""
+    """Returns storages that torch.multiprocessing has sent to other processes or received from them."""
     from torch.multiprocessing.reductions import StorageWeakRef, shared_cache
 
     return {ref.cdata for ref in list(shared_cache.values()) if isinstance(ref, StorageWeakRef) and not ref.expired()}

@@ -1,4 +1,4 @@
-"""What libmemlab says about moving the memory of this process."""
+"""State of libmemlab for moving the memory of this process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from memlab.process_recording import status_of_recording
 
 
 def move_status() -> dict[str, Any]:
-    """What `memlab ps` knows of it (`move` in docs/control.md); empty if nothing is recorded."""
+    """Returns the state that `memlab ps` shows (`move` in docs/control.md); empty if nothing is recorded."""
     status = status_of_recording() if _native.library_found() else None
     return {} if status is None else dict(status["move"])

@@ -1,4 +1,4 @@
-"""What a courtesy has moved, and what it could not."""
+"""The memory that a courtesy has moved, and the memory that stayed."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ class StayedMemory(NamedTuple):
     device: int
     nbytes: int
     why: str
-    category: str | None = None  # As the reports name it; None if memlab did not record the program.
+    category: str | None = None  # As in the reports; None if memlab did not record the program.
     line: str | None = None  # ``train.py:12 forward``.
     layer: str | None = None
 
 
 @dataclass(frozen=True)
 class Yielded:
-    """What `Courtesy.yield_memory` did."""
+    """Result of `Courtesy.yield_memory`."""
 
     moved: int = 0  # Bytes that are in host memory now, and were on a GPU before.
-    offloaded: bool = False  # By libmemlab: every call of the program that uses a GPU waits until the restore.
-    stayed: list[StayedMemory] = field(default_factory=list)  # Tensors' memory that could not be moved, largest first.
+    offloaded: bool = False  # By libmemlab: every GPU call of the program waits until the restore.
+    stayed: list[StayedMemory] = field(default_factory=list)  # Memory of tensors that could not be moved, largest first.
 
     @property
     def stayed_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""Finds the CUDA storages that Python can reach: of tensors, of their gradients, and of what autograd saved for backward.
+"""Finds the CUDA storages that Python can reach: of tensors, their gradients, and tensors saved by autograd.
 
 Nothing is computed or unpacked: saved-tensor hooks (checkpointing, offloading) are not called.
 """
@@ -26,7 +26,7 @@ from memlab._tools.safe_classes import is_subclass
 
 
 class ObjectKind(Enum):
-    """What a Python object is, as far as the search for storages goes."""
+    """Kind of a Python object in the search for storages."""
 
     TENSOR = "tensor"
     STORAGE = "storage"
@@ -38,7 +38,7 @@ class ObjectKind(Enum):
 
 
 class ReachableStorages:
-    """The CUDA storages of this process that Python can reach, and what else stands in the way of moving them."""
+    """The CUDA storages of this process that Python can reach, and obstacles to moving them."""
 
     def __init__(self) -> None:
         self.storages: dict[int, torch.UntypedStorage] = {}
@@ -55,7 +55,7 @@ _BASES: tuple[tuple[type, ObjectKind], ...] = (
 )
 
 
-# Properties of tensors, of the base class: subclasses of the program's may have others.
+# Properties of tensors, from the base class: subclasses of the program may override them.
 _GRAD_FN: Any = Tensor.grad_fn.__get__  # type: ignore[attr-defined]
 _IS_LEAF: Any = Tensor.is_leaf.__get__  # type: ignore[attr-defined]
 _RETAINS_GRAD: Any = Tensor.retains_grad.__get__  # type: ignore[attr-defined]
@@ -64,14 +64,14 @@ _LAYOUT: Any = Tensor.layout.__get__  # type: ignore[attr-defined]
 
 
 def find_storages() -> ReachableStorages:
-    """Searches all objects that Python's garbage collector knows."""
+    """Searches all objects that Python's garbage collector tracks."""
     warn_of_frozen_objects()
     found = ReachableStorages()
-    kinds: dict[int, ObjectKind] = {}  # By the id of the class: its hash asks a metaclass of the program's.
+    kinds: dict[int, ObjectKind] = {}  # By the id of the class: its hash may call a metaclass of the program.
     tensors: list[Tensor] = []
     nodes: list[Any] = []
     for thing in gc.get_objects():
-        # By type, and not with isinstance, which asks proxies for their `__class__`: that can raise, or run code.
+        # By type, not with isinstance, which reads `__class__` of proxies: that can raise, or run code.
         cls = type(thing)
         kind = kinds.get(id(cls))
         if kind is None:
@@ -107,7 +107,7 @@ def _script_tensors(module: Any) -> list[Tensor]:
 
 
 def _follow(found: ReachableStorages, tensors: list[Tensor], nodes: list[Any]) -> None:
-    """Adds the storages of tensors, and of all that can be reached from them and from nodes of autograd graphs."""
+    """Adds the storages of tensors, and of all tensors reachable from them and from nodes of autograd graphs."""
     seen_tensors: set[int] = set()
     # By identity: a node must stay alive, or another gets its id.
     seen_nodes: dict[int, Any] = {}
@@ -142,7 +142,7 @@ def _next_nodes(node: Any) -> Iterator[Any]:
 
 
 def _tensors_beside(tensor: Tensor) -> Iterator[Tensor]:
-    """The gradient of a tensor and what it is a view of: C++ can hold them alone."""
+    """Yields the gradient of a tensor and the base of a view: C++ may be their only holder."""
     if _IS_LEAF(tensor) or _RETAINS_GRAD(tensor):
         gradient = _GRAD(tensor)
         if gradient is not None:
@@ -153,7 +153,7 @@ def _tensors_beside(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def storages_of(tensor: Tensor) -> Iterable[torch.UntypedStorage]:
-    """The storages of a tensor: one, or those of a sparse tensor's indices and values; none where it has no memory."""
+    """Returns the storages of a tensor: one, or those of a sparse tensor's indices and values; none without memory."""
     if _LAYOUT(tensor) is torch.strided:
         storage = plain_storage(tensor)
         return () if storage is None else (storage,)
@@ -165,7 +165,7 @@ def _add(found: ReachableStorages, storage: torch.UntypedStorage) -> None:
     if storage.device.type != "cuda":
         return
     try:
-        # Fake tensors and wrappers around other tensors say that they are on the GPU, and have no memory there.
+        # Fake tensors and wrappers around other tensors report the GPU as their device, and have no memory there.
         if storage.nbytes() > 0 and storage.data_ptr() != 0:
             found.storages.setdefault(storage_key(storage), storage)
     except (NotImplementedError, RuntimeError):

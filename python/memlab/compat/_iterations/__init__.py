@@ -1,1 +1,1 @@
-"""What an iteration of a training takes: hooks and table."""
+"""Memory of a training iteration: hooks and table."""

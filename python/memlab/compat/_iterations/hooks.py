@@ -1,4 +1,4 @@
-"""The hooks with which `memlab.memory_profiler` sees an iteration: ends of forwards, gradients, optimizer steps."""
+"""Hooks through which `memlab.memory_profiler` observes an iteration: ends of forwards, gradients, optimizer steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from memlab import _native
 from memlab.compat._iterations.table import layer_label
 from memlab.compat._tensors.module_outputs import LiveStorages, tensor_nbytes, tensors_in
 
-# Reads the live feature maps of a model on a GPU by layer; None: they are to be found from what modules return.
+# Reads the live feature maps of a model on a GPU by layer; None: find them in the outputs of modules.
 FeatureMaps = Callable[[], "dict[str, int] | None"]
 
 
@@ -22,7 +22,7 @@ class IterationHooks:
     """Watches a model from its construction to `remove`. Keeps no tensor, and neither model nor optimizers."""
 
     def __init__(self, model: nn.Module, read_feature_maps: FeatureMaps) -> None:
-        self.is_recording = False  # Whether this iteration is measured; if not, the hooks return at once.
+        self.is_recording = False  # True if this iteration is measured; otherwise hooks return at once.
         self.feature_maps: dict[str, int] = {}
         self.gradients: dict[str, int] = {}
         self.intermediate_gradients = 0
@@ -43,14 +43,14 @@ class IterationHooks:
         self._handles.append(register_optimizer_step_post_hook(self._after_step))
 
     def remove(self) -> None:
-        """Takes the hooks off."""
+        """Removes the hooks."""
         self.is_recording = False
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
 
     def begin_iteration(self, is_recording: bool) -> None:
-        """Forgets the last iteration."""
+        """Clears the figures of the last iteration."""
         self.is_recording = is_recording
         self.feature_maps, self.gradients, self.intermediate_gradients = {}, {}, 0
         self._depth = 0
@@ -58,7 +58,7 @@ class IterationHooks:
         self._output_gradients.clear()
 
     def optimizer_state(self, devices: Iterable[torch.device]) -> int:
-        """Bytes on these devices of the state of all optimizers that have stepped with the model's parameters."""
+        """Returns the bytes, on these devices, of the state of optimizers that have stepped with the model's parameters."""
         there = set(devices)
         tensors = {
             id(tensor): tensor
@@ -72,7 +72,7 @@ class IterationHooks:
     def _forward_begins(self, name: str, module: nn.Module, inputs: Any) -> None:
         if not self.is_recording:
             return
-        if self._depth == 0:  # What goes into the model, and what belongs to it, is no feature map.
+        if self._depth == 0:  # Inputs, parameters and buffers of the model are not feature maps.
             for tensor in (*tensors_in(inputs), *module.parameters(), *module.buffers()):
                 self._outputs.leave_out(tensor)
         self._depth += 1
@@ -109,7 +109,7 @@ class IterationHooks:
 
 
 class _ModuleHook:
-    """A hook of one module. A copy of the module, or a file that it is saved to, has one that does nothing in its place."""
+    """A hook of one module. In a copy of the module, or a file that it is saved to, it becomes a hook that does nothing."""
 
     def __init__(self, called: Callable[..., None], name: str) -> None:
         self._called, self._name = called, name
@@ -126,20 +126,20 @@ class _ModuleHook:
 
 
 class _ParameterHook:
-    """Sees a gradient once it is there; it may be gone again when the iteration ends."""
+    """Records a gradient when it is accumulated. The gradient may be gone when the iteration ends."""
 
     def __init__(self, hooks: IterationHooks, name: str) -> None:
         self._hooks, self._name = hooks, name
 
     def __call__(self, parameter: Tensor) -> None:
         if self._hooks.is_recording:
-            # Another hook can have used the gradient up. It had the form of the parameter.
+            # Another hook may have consumed the gradient. It was as large as the parameter.
             gradient = parameter if parameter.grad is None else parameter.grad
             self._hooks.gradients[self._name] = max(tensor_nbytes(gradient), self._hooks.gradients.get(self._name, 0))
 
 
 def _no_hook(*arguments: Any) -> None:
-    """In the place of a hook in a copy of a model."""
+    """Replaces a hook in a copy of a model."""
 
 
 def _no_hook_again() -> Callable[..., None]:

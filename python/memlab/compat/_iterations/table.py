@@ -10,26 +10,26 @@ from pathlib import Path
 
 from memlab._native import format_size
 
-_WIDTH = 43  # pytorch_mem_profiler's tables are this wide.
+_WIDTH = 43  # Width of pytorch_mem_profiler's tables.
 FOLDER = "memory_csv_data"
 
 
 @dataclass
 class IterationMemory:
-    """Memory of one iteration. All sizes are bytes; dictionaries go by the name of a parameter or layer."""
+    """Memory of one iteration. All sizes are bytes. The keys of dictionaries are names of parameters or layers."""
 
     epoch: int
     iteration: int
     peak_allocated: int = 0  # PyTorch's counters, summed over the model's devices.
     peak_cached: int = 0
     current_cached: int = 0
-    feature_maps: dict[str, int] = field(default_factory=dict)  # There at the end of the forward.
-    at_peak: dict[str, int] = field(default_factory=dict)  # All memory at the moment of the iteration's peak.
+    feature_maps: dict[str, int] = field(default_factory=dict)  # Present at the end of the forward.
+    at_peak: dict[str, int] = field(default_factory=dict)  # All memory at the iteration's peak.
     weights: dict[str, int] = field(default_factory=dict)
     gradients: dict[str, int] = field(default_factory=dict)
     buffers: dict[str, int] = field(default_factory=dict)
     optimizer_state: int = 0
-    intermediate_gradients: int = 0  # The most that gradients of layers' outputs took at once.
+    intermediate_gradients: int = 0  # Peak bytes of the gradients of layers' outputs.
 
     def __str__(self) -> str:
         title = f"Memory Usage for Iteration {self.iteration} of Epoch {self.epoch}"
@@ -63,7 +63,7 @@ def _dotted(label: str, nbytes: int, width: int) -> str:
 
 
 def layer_label(name: str | None) -> str:
-    """A layer's name in a row. The model itself is ``(model)``, and memory that is in no layer ``(outside)``."""
+    """Returns a layer's name in a row. The model itself is ``(model)``, and memory in no layer is ``(outside)``."""
     return "(outside)" if name is None else name or "(model)"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from memlab.compat._lines.hooks import METRICS, POOLS, SAMPLED
 
-# The counters that are computed from events: active memory is what is allocated.
+# Counters that are computed from events. Active memory equals allocated memory.
 _COUNTED = {"allocation": 0, "allocated_bytes": 1, "active": 0, "active_bytes": 1, "segment": 2, "reserved_bytes": 3}
 
 OWN = {
@@ -32,7 +32,7 @@ _Counters = list[list[int]]
 
 @dataclass
 class LineFigures:
-    """The figures of one line; of several devices, the most of each counter."""
+    """Figures of one line. For several devices, the highest value of each counter."""
 
     hits: int = 0
     counters: dict[str, _Counters] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class LineFigures:
     sample: list[list[int]] | None = None
 
     def add(self, other: LineFigures) -> None:
-        """Joins the figures of another device."""
+        """Adds the figures of another device."""
         self.hits += other.hits
         for metric, counters in other.counters.items():
             self.counters[metric] = _most(self.counters.get(metric), counters)
@@ -64,12 +64,15 @@ def _most(one: _Counters | None, other: _Counters) -> _Counters:
 
 
 def is_bytes(column: str) -> bool:
-    """Whether a column holds bytes; otherwise it counts."""
+    """Returns True if a column contains bytes; otherwise it counts."""
     return "_bytes" in column or (column.startswith("line.") and column not in ("line.hits", "line.allocations"))
 
 
 def value_of(column: str) -> Callable[[LineFigures], int | None]:
-    """What a column shows of a line; None: not known. Raises ValueError for a name that is no column."""
+    """Returns a function that reads a column's value of a line; None: unknown.
+
+    Raises ValueError if the column does not exist.
+    """
     if column in OWN:
         return lambda figures: _own(column, figures)
     name, _, rest = column.partition(".")

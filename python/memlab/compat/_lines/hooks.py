@@ -1,8 +1,8 @@
-"""Has Python call the marks of line profiles before each line of profiled functions, and leaves other tracers alone.
+"""Makes Python call the marks of line profiles before each line of profiled functions, without disturbing other tracers.
 
-From CPython 3.12 on with `sys.monitoring`, whose events are switched on for the profiled code only, on every thread: other
-code runs as fast as before. Before that with `sys.settrace`, also on threads that start later, unless a debugger or a
-coverage tool has set its own.
+From CPython 3.12 on, it uses `sys.monitoring`, with events for the profiled code only, on every thread: other code runs as
+fast as before. Older versions use `sys.settrace`, also on threads that start later, unless a debugger or a coverage tool has
+set its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from memlab import _native
 from memlab._tools.messages import warn_once
 
-# PyTorch's counters that cannot be computed from events; the native module keeps them in this order.
+# PyTorch's counters that cannot be computed from events. The native module keeps them in this order.
 SAMPLED = ("requested_bytes", "inactive_split", "inactive_split_bytes")
 POOLS = ("all", "large_pool", "small_pool")
 METRICS = ("current", "peak", "allocated", "freed")
@@ -25,7 +25,7 @@ def _sample(device: int) -> list[tuple[int, ...]]:
     cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
     if not hasattr(cuda, "is_initialized") or not cuda.is_initialized():  # It may be being imported.
         return [(0,) * len(METRICS)] * (len(SAMPLED) * len(POOLS))
-    # `memory_stats` takes several times as long for the same.
+    # `memory_stats` returns the same, but takes several times as long.
     stats = cuda.memory_stats_as_nested_dict(device)
     return [tuple(stats[name][pool][metric] for metric in METRICS) for name in SAMPLED for pool in POOLS]
 
@@ -36,10 +36,10 @@ _counts: dict[CodeType, int] = {}
 
 
 class _Monitoring:
-    """`sys.monitoring`, under one of the tool numbers that no kind of tool is expected to use."""
+    """`sys.monitoring`, with one of the tool numbers that no standard kind of tool uses."""
 
     def __init__(self) -> None:
-        # The module is not there before CPython 3.12.
+        # CPython before 3.12 lacks the module.
         self.api: Any = getattr(sys, "monitoring", None)
         self.tool: int | None = None
 
@@ -63,7 +63,7 @@ class _Monitoring:
                 (events.PY_THROW, marks.on_throw),
             ):
                 self.api.register_callback(tool, event, callback)
-            # These two cannot be switched on for single functions. They cost only where an exception passes.
+            # These two cannot be switched on for single functions. They cost time only when an exception passes.
             self.api.set_events(tool, events.PY_UNWIND | events.PY_THROW)
             return True
         return False
@@ -122,7 +122,7 @@ def add(code: CodeType, first_line: int, profile: int, function: int) -> None:
 
 
 def remove(code: CodeType, profile: int) -> None:
-    """The opposite of `add`."""
+    """Undoes `add`."""
     with _lock:
         marks.unregister(code, profile)
         _counts[code] -= 1

@@ -11,21 +11,21 @@ from memlab._tools.functions import Code
 from memlab._tools.tables import aligned
 from memlab.compat._lines.columns import LineFigures, is_bytes, value_of
 
-# Bars in a notebook: a colour that is read in light and dark themes, behind text of the theme's own colour.
+# Bars in a notebook: a colour that is readable in light and dark themes, behind text of the theme's own colour.
 _BAR = "rgba(86, 156, 214, .45)"
 
 
 @dataclass
 class FunctionProfile:
-    """What is shown of one function."""
+    """Table content of one function."""
 
     code: Code
     lines: Mapping[int, LineFigures]
     no_data: str | None
-    """Why there are no figures; None: there are."""
+    """Reason for missing figures; None if figures exist."""
 
     def rows(self) -> list[tuple[int, str, LineFigures | None]]:
-        """Number, text and figures of all its lines, from the `def` line on."""
+        """Returns number, text and figures of all its lines, from the `def` line on."""
         source = dict(self.code.source())
         first = self.code.def_line()
         numbers = sorted({number for number in source if number >= first} | set(self.lines))
@@ -33,14 +33,14 @@ class FunctionProfile:
 
 
 def readable(value: int | None, in_bytes: bool) -> str:
-    """`40.00K`; a count as it is; nothing where it is not known."""
+    """Formats `40.00K`; a count as it is; nothing for an unknown value."""
     if value is None:
         return ""
     return short_size(value) if in_bytes else str(value)
 
 
 def as_text(profile: FunctionProfile, columns: Sequence[str]) -> str:
-    """The table of a function, as in a terminal."""
+    """Returns the table of a function for a terminal."""
     title = f"## {profile.code.name}\n"
     if profile.no_data is not None:
         return f"{title}\nno data: {profile.no_data}\n"
@@ -56,7 +56,7 @@ def as_text(profile: FunctionProfile, columns: Sequence[str]) -> str:
 
 
 def as_html(profile: FunctionProfile, columns: Sequence[str]) -> str:
-    """The table of a function, with bars, as in a notebook."""
+    """Returns the table of a function, with bars, for a notebook."""
     title = f"<h4 style='font-family:monospace'>{html.escape(profile.code.name)}</h4>"
     if profile.no_data is not None:
         return f"<div class='memlab-lines'>{title}<p>no data: {html.escape(profile.no_data)}</p></div>"

@@ -1,4 +1,4 @@
-"""What a report of `memlab.MemReporter` says of one device, as numbers and as text."""
+"""The report of `memlab.MemReporter` on one device, as numbers and as text."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from memlab import _native
 from memlab._native import short_size
 from memlab.compat._reporter.unseen_memory import ROUNDING, UnseenMemory
 
-RULE_WIDTH = 79  # pytorch_memlab's tables are this wide, with columns of 40, 20 and 10.
+RULE_WIDTH = 79  # Width of pytorch_memlab's tables, with columns of 40, 20 and 10.
 NAME_WIDTH, SHAPE_WIDTH, SIZE_WIDTH = 40, 20, 10
 _LINES = 20  # Lines of unseen memory in a text that is not verbose.
 
 
 class TensorRow(NamedTuple):
-    """A tensor: `nbytes` is what its block takes, 0 if it shares the memory of the tensor named `shares`."""
+    """A tensor: `nbytes` is the size of its block, 0 if it shares the memory of the tensor named `shares`."""
 
     name: str
     shape: str
@@ -27,7 +27,7 @@ class TensorRow(NamedTuple):
 
 @dataclass
 class DeviceReport:
-    """The tensors on one device, and what else is in use there.
+    """The tensors on one device, and other memory in use there.
 
     On a CUDA device the tensors without `foreign` and `unseen` sum to `allocated`, and these with `outside` sum to `used`.
     """
@@ -39,28 +39,28 @@ class DeviceReport:
     sizes: list[int] = field(default_factory=list)
     shares: list[str | None] = field(default_factory=list)
     foreign: int = 0  # Bytes of tensors whose memory is not from PyTorch's caching allocator.
-    allocated: int | None = None  # torch.cuda.memory_allocated(); None for other devices than CUDA's.
+    allocated: int | None = None  # torch.cuda.memory_allocated(); None for devices other than CUDA's.
     unseen: list[UnseenMemory] = field(default_factory=list)
     outside: list[UnseenMemory] = field(default_factory=list)
-    used: int | None = None  # None where it is not known.
+    used: int | None = None  # None if unknown.
 
     @property
     def tensors(self) -> list[TensorRow]:
-        """The rows of the table."""
+        """Rows of the table."""
         columns = (self.names, self.shapes, self.elements, self.sizes, self.shares)
         return list(map(TensorRow, *columns))
 
     @property
     def nbytes(self) -> int:
-        """All memory of the tensors."""
+        """Total bytes of the tensors."""
         return sum(self.sizes)
 
     def text(self, verbose: bool = False) -> str:
-        """The table. `verbose` says whose memory a tensor shares, and names every line."""
+        """Returns the table. `verbose` adds the owner of shared memory, and every line."""
         return "\n".join(self.pieces(verbose))
 
     def pieces(self, verbose: bool) -> list[str]:
-        """The text in pieces, each of whole lines. The rows of the tensors are one: they can be a megabyte."""
+        """Returns the text in pieces of whole lines. The rows of the tensors are one piece, which can be a megabyte."""
         shares = self.shares if verbose else None
         widths = NAME_WIDTH, SHAPE_WIDTH, SIZE_WIDTH
         rows, width = _native.table_rows(self.names, shares, self.shapes, self.sizes, widths)
@@ -105,11 +105,11 @@ _WORDS = {
 
 
 def what_it_is(entry: UnseenMemory) -> str:
-    """The category in words, with the layer."""
+    """Returns the category in words, with the layer."""
     words = _WORDS.get(entry.category, entry.category)
     return words if entry.layer is None else f"{words}: {entry.layer or '(model)'}"
 
 
 def where(entry: UnseenMemory) -> str:
-    """``train.py:12``, or nothing."""
+    """Returns ``train.py:12``, or nothing."""
     return f"{Path(entry.file).name}:{entry.line}" if entry.file else ""

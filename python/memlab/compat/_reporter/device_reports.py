@@ -1,4 +1,4 @@
-"""From the tensors that were found to a report for each device."""
+"""Creates a report for each device from the tensors that were found."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from memlab.compat._reporter.unseen_memory import UNKNOWN, UnseenMemory
 
 
 def device_reports(table: _native.TensorTable, only: str | None, is_tracked: bool) -> dict[str, DeviceReport]:
-    """Reports by device, CUDA's first. `only`: the device that is wanted. `is_tracked`: whether blocks are known."""
+    """Returns reports by device, CUDA's first. `only`: the requested device. `is_tracked`: True if blocks are known."""
     found = set(table.devices)
     allocated = {}
     if torch.cuda.is_initialized():
@@ -27,7 +27,7 @@ def _gpus_first(name: str) -> tuple[bool, str, int]:
 
 
 def _device_report(device: str, table: _native.TensorTable, allocated: int | None, is_tracked: bool) -> DeviceReport:
-    """The report of a device; `allocated` is None if it is none of CUDA's, or not in use."""
+    """Returns the report of a device. `allocated` is None if it is not a CUDA device, or not in use."""
     has_blocks = allocated is not None and is_tracked
     columns = table.columns(device, int(device.removeprefix("cuda:")) if has_blocks else None)
     report = DeviceReport(

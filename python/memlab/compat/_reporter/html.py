@@ -8,7 +8,7 @@ from html import escape
 from memlab._native import short_size
 from memlab.compat._reporter.device_report import DeviceReport, what_it_is, where
 
-_ROWS = 200  # A notebook becomes slow with thousands.
+_ROWS = 200  # Thousands of rows make a notebook slow.
 
 _STYLE = """
 .memlab-report table { border-collapse: collapse; margin: 0 0 1em; font-size: 13px; }
@@ -24,7 +24,7 @@ _STYLE = """
 
 
 def report_html(devices: Mapping[str, DeviceReport]) -> str:
-    """Reports of devices as a fragment of a page, with its own style."""
+    """Returns reports of devices as a fragment of a page, with its own style."""
     tables = "".join(_table(device) for device in devices.values())
     return f'<div class="memlab-report"><style>{_STYLE}</style>{tables or "No tensors."}</div>'
 

@@ -1,4 +1,4 @@
-"""What `memlab.MemReporter` found, as numbers, as text and as HTML."""
+"""The result of `memlab.MemReporter`, as numbers, as text and as HTML."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from memlab.compat._reporter.html import report_html
 
 @dataclass
 class Report:
-    """What `memlab.MemReporter.collect` found, by device. `str()` is the table; notebooks show it in HTML."""
+    """The result of `memlab.MemReporter.collect`, by device. `str()` is the table; notebooks show it in HTML."""
 
     devices: dict[str, DeviceReport]
 
     def text(self, verbose: bool = False) -> str:
-        """What `memlab.MemReporter.report` prints."""
+        """Returns the text that `memlab.MemReporter.report` prints."""
         heading = f"{'Element type':<{NAME_WIDTH}}{'Size':>{SHAPE_WIDTH}}{'Used MEM':>{SIZE_WIDTH}}"
         return "\n".join([heading, *chain.from_iterable(table.pieces(verbose) for table in self.devices.values())])
 

@@ -1,4 +1,4 @@
-"""All tensors of the process with their names: what `memlab.MemReporter` counts."""
+"""All tensors of the process with their names, as counted by `memlab.MemReporter`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def survey(
     optimizers: Iterable[Any],
     is_tracked: bool,
 ) -> _native.TensorTable:
-    """The tensors that Python holds: the model's, the optimizers', the others, each with its gradient behind it.
+    """Returns the tensors that Python holds: the model's, the optimizers', the others, each followed by its gradient.
 
-    Tensors that no Python object refers to come last, or are left out on CUDA devices if the tracker tells what they are
+    Tensors that no Python object refers to come last. On CUDA devices they are omitted if the tracker identifies them
     (`is_tracked`). Keeps no tensor.
     """
     named = name_tensors(known, model, optimizers)

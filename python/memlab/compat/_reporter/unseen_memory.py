@@ -1,13 +1,13 @@
-"""Device memory that is below no tensor that Python holds: what it is, and the line and layer that took it."""
+"""Device memory that belongs to no tensor in Python: its category, and the line and layer that allocated it."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-BLOCK_GRANULE = 512  # The caching allocator hands out multiples of this many bytes.
+BLOCK_GRANULE = 512  # The caching allocator allocates multiples of this many bytes.
 
-# Categories that `memlab.tracker` does not have: what blocks have more than the tensors in them need, and what is known of
-# unseen memory without a tracker.
+# Categories that `memlab.tracker` does not have: the rounding of blocks above the tensors in them, and unseen memory without
+# a tracker.
 ROUNDING = "rounding"
 UNKNOWN = "unknown"
 
@@ -24,5 +24,5 @@ class UnseenMemory(NamedTuple):
 
 
 def rounded(nbytes: int) -> int:
-    """The size of the smallest block that has room for so many bytes."""
+    """Returns the size of the smallest block with room for this many bytes."""
     return -(-nbytes // BLOCK_GRANULE) * BLOCK_GRANULE

@@ -1,1 +1,1 @@
-"""The tensors of the process: which there are, their memory, their names."""
+"""The tensors of the process: finding them, their memory, their names."""

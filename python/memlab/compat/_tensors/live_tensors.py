@@ -1,4 +1,4 @@
-"""The tensors that Python's garbage collector knows of, and which of them Python itself still holds."""
+"""The tensors that Python's garbage collector tracks, and the ones that Python itself still holds."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from memlab._tools.frozen_objects import warn_of_frozen_objects
 class LiveTensors:
     """Every tensor object of the process.
 
-    The first look goes through all objects. Later ones go through the young objects only, because the garbage collector says
-    when it is about to make young objects old ones: tensors among them are remembered, by weak references.
+    The first look goes through all objects. Later ones go through the young objects only. The garbage collector signals that
+    it is about to make young objects old ones, and tensors among them are remembered by weak references.
     """
 
     def __init__(self) -> None:
         self._old: dict[int, weakref.ref[Tensor]] = {}
-        self._most = 1000  # References, with those of tensors that are gone, before the latter are dropped.
+        self._most = 1000  # Limit of references before those of dead tensors are dropped.
         self._is_following = False
 
     def __del__(self, callbacks: list[Any] = gc.callbacks) -> None:
@@ -35,14 +35,14 @@ class LiveTensors:
             callbacks.remove(self._follower)
 
     def all(self) -> list[Tensor]:
-        """The tensors, the oldest first."""
+        """Returns the tensors, the oldest first."""
         if not self._is_following:
             warn_of_frozen_objects()
             tensors = [tensor for age in (2, 1, 0) for tensor in _tensors_of_age(age)]
             if _COLLECTOR_SAYS:
                 self._follow(tensors)
             return tensors
-        # The young first: what a collection in another thread moves in between is found among the old ones.
+        # The young first: objects that a collection in another thread moves in between are found among the old ones.
         young = _tensors_of_age(1) + _tensors_of_age(0)
         return _native.referents(list(self._old.values()), young)
 
@@ -71,13 +71,13 @@ _COLLECTOR_SAYS = sys.version_info < (3, 14) and not sysconfig.get_config_var("P
 
 
 def _tensors_of_age(generation: int) -> list[Tensor]:
-    # By type and not by isinstance: a proxy of an object that is gone, or a lazy one, answers isinstance with an exception.
+    # By type and not by isinstance: isinstance raises for a proxy of a dead object, or a lazy one.
     return _native.of_types(gc.get_objects(generation), tensor_types())
 
 
 def tensor_types() -> list[type]:
-    """torch.Tensor and all classes derived from it."""
-    kinds: dict[int, type] = {}  # By id: the hash of a class asks a metaclass of the program's.
+    """Returns torch.Tensor and all classes derived from it."""
+    kinds: dict[int, type] = {}  # By id: the hash of a class may call a metaclass of the program.
     fresh: list[type] = [Tensor]
     while fresh:
         kind = fresh.pop()
@@ -88,10 +88,10 @@ def tensor_types() -> list[type]:
 
 
 def held_by_pytorch_alone(tensors: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """The tensors that Python refers to, and those that no Python object does: PyTorch keeps them, as autograd for backward.
+    """Returns the tensors that Python refers to, and the tensors that only PyTorch keeps, such as autograd for backward.
 
     PyTorch keeps the Python object of a tensor alive while its C++ code holds the tensor. `tensors` has to be the only list
-    that they are in. There are none with versions of PyTorch whose reference counts do not tell, such as 2.4.
+    that they are in. The second list is empty for versions of PyTorch whose reference counts do not show this, such as 2.4.
     """
     if not _reference_counts_tell():
         return tensors, []
@@ -101,7 +101,7 @@ def held_by_pytorch_alone(tensors: list[Tensor]) -> tuple[list[Tensor], list[Ten
 
 @cache
 def _reference_counts_tell() -> bool:
-    """Whether a tensor that C++ code holds has one more reference to its Python object."""
+    """Returns True if a tensor that C++ code holds has one more reference to its Python object."""
     held, holder = torch.empty(0, device="cpu"), torch.empty(0, device="cpu")
     before = sys.getrefcount(held)
     holder.grad = held

@@ -1,4 +1,4 @@
-"""The memory below tensors: where it is, how much it is, and the parts of tensors that have more than one."""
+"""The memory of tensors: address, size, and the parts of tensors that have more than one."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _PER_CHANNEL = (torch.per_channel_affine, torch.per_channel_affine_float_qparams
 
 
 def is_fake(tensor: Tensor) -> bool:
-    """Whether this is a tensor with which PyTorch traces programs: it has a shape and a device, and no memory."""
+    """Returns True for a tensor with which PyTorch traces programs: it has a shape and a device, and no memory."""
     return any(class_name(kind) in ("FakeTensor", "FunctionalTensor") for kind in bases(type(tensor)))
 
 
 def parts(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """The tensors that have a tensor's memory, each with what to append to its name.
+    """Yields the tensors that own a tensor's memory, each with a suffix for its name.
 
-    A dense tensor is its only part. A sparse one has indices and values, and a wrapper, such as a DTensor or a nested
-    tensor, has the tensors that it wraps. Never raises.
+    A dense tensor is its only part. A sparse one has indices and values. A wrapper, such as a DTensor or a nested tensor,
+    has the tensors that it wraps. Never raises.
     """
     if _is_plain(tensor):
         yield "", tensor
@@ -50,7 +50,7 @@ def parts(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Whether this is one strided array and nothing else."""
+    """Returns True if this is exactly one strided array."""
     is_strided = any(type(tensor) is kind for kind in _PLAIN_TYPES) and _LAYOUT(tensor) is torch.strided
     return is_strided and not _IS_QUANTIZED(tensor) and not _IS_NESTED(tensor)
 
@@ -62,7 +62,7 @@ def _inner(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
         attributes, _context = tensor.__tensor_flatten__()  # type: ignore[operator]
         for attribute in attributes:
             part = getattr(tensor, attribute)
-            if is_kind(part, Tensor):  # A DTensor names its mesh of devices too.
+            if is_kind(part, Tensor):  # A DTensor also lists its mesh of devices.
                 yield f".{attribute.lstrip('_')}", part
         return
     for method in _SPARSE_PARTS.get(_LAYOUT(tensor), ()):
@@ -74,9 +74,9 @@ def _inner(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 
 def memory_of_other(tensor: Tensor) -> tuple[str, str, int, int, int]:
-    """Device, shape, elements, address and bytes of a tensor that is not one strided array.
+    """Returns device, shape, elements, address and bytes of a tensor that is not one strided array.
 
-    Never raises; what cannot be read has no memory, at the address 0.
+    Never raises. Unreadable memory has size 0 and address 0.
     """
     with torch._C.DisableTorchFunctionSubclass():
         shape = _or(lambda: _text(tensor.size()), "(ragged)")
@@ -89,7 +89,7 @@ def memory_of_other(tensor: Tensor) -> tuple[str, str, int, int, int]:
 
 
 def _storage(tensor: Tensor) -> tuple[int, int]:
-    if tensor.is_mkldnn:  # In a form of oneDNN's own, which has no storage.
+    if tensor.is_mkldnn:  # oneDNN's own form, which has no storage.
         return 0, tensor.numel() * tensor.element_size()
     storage = Tensor.untyped_storage(tensor)
     address = storage.data_ptr()

@@ -1,4 +1,4 @@
-"""The tensors in what modules return, and which of their memory is still there."""
+"""The tensors in the outputs of modules, and their memory that is still live."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from memlab._tools.safe_classes import is_kind
 
 
 def tensors_in(value: Any, depth: int = 8) -> Iterator[Tensor]:
-    """Every tensor in nested tuples, lists, dictionaries and dataclasses."""
+    """Yields every tensor in nested tuples, lists, dictionaries and dataclasses."""
     if is_kind(value, Tensor):
         yield value
     elif depth == 0:
@@ -31,7 +31,7 @@ def tensors_in(value: Any, depth: int = 8) -> Iterator[Tensor]:
 
 
 class LiveStorages:
-    """Memory of tensors by the layer that made them, counted as long as it is there. Keeps none of it alive."""
+    """Memory of tensors by the layer that created them, counted while it is live. Keeps none of it alive."""
 
     def __init__(self) -> None:
         self._storages: dict[int, tuple[StorageWeakRef, str, int]] = {}
@@ -44,13 +44,13 @@ class LiveStorages:
                 self._storages[reference.cdata] = (reference, layer, storage.nbytes())
 
     def leave_out(self, tensor: Tensor) -> None:
-        """Has a tensor's memory not counted: a parameter's, for instance, which a module can return too."""
+        """Excludes a tensor's memory from the count, such as a parameter's, which a module can return too."""
         for storage in _storages_of(tensor):
             reference = StorageWeakRef(storage)
             self._storages[reference.cdata] = (reference, "", 0)
 
     def by_layer(self) -> dict[str, int]:
-        """Bytes that are still there, by layer."""
+        """Returns the live bytes by layer."""
         sums: dict[str, int] = {}
         self._storages = {key: entry for key, entry in self._storages.items() if not entry[0].expired()}
         for _reference, layer, nbytes in self._storages.values():
@@ -59,12 +59,12 @@ class LiveStorages:
         return sums
 
     def clear(self) -> None:
-        """Starts again with nothing."""
+        """Removes all entries."""
         self._storages.clear()
 
 
 def tensor_nbytes(tensor: Tensor) -> int:
-    """Bytes of the elements of a tensor, of a sparse one those of its indices and values."""
+    """Returns the bytes of the elements of a tensor; for a sparse one, of its indices and values."""
     from memlab.compat._tensors.memory import parts
 
     total = 0

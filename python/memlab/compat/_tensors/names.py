@@ -1,4 +1,4 @@
-"""The tensors that have names: a model's parameters and buffers, and the state of optimizers."""
+"""Tensors with names: a model's parameters and buffers, and the state of optimizers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from memlab import _native
 def name_tensors(known: _native.TensorNames, model: nn.Module | None, optimizers: Iterable[Any]) -> list[Tensor]:
     """Names the tensors of a model and of optimizers, and returns them, each once.
 
-    Those of a model are its parameters, its buffers, and tensors that are plain attributes of the modules. A tensor that
-    has several names, as tied weights do, has all of them, joined by ``+``. State is named after the class of the optimizer
-    and the parameter that it belongs to: ``Adam.weight.exp_avg``.
+    Tensors of a model are its parameters, its buffers, and tensors that are plain attributes of the modules. A tensor with
+    several names, such as a tied weight, gets all of them, joined by ``+``. State is named after the class of the optimizer
+    and its parameter: ``Adam.weight.exp_avg``.
     """
     named = known.give_model(model, nn.Module, Tensor) if model is not None else []
     classes: dict[str, int] = {}

@@ -31,14 +31,14 @@ pub fn advice(oom: &OomView, grows: Option<&GrowingLine>) -> Vec<String> {
         && (oom.total_bytes == 0 || limit < oom.total_bytes)
     {
         advice.push(format!(
-            "A limit of {} was set: a higher one (memlab run --limit, memlab limit PID SIZE), or --on-limit spill, which goes on \
-             more slowly.",
+            "A limit of {} was set: raise it (memlab run --limit, memlab limit PID SIZE), or use --on-limit spill, which \
+             is slower.",
             size(limit)
         ));
     }
     if oom.total_bytes > 0 && oom.requested_bytes > oom.total_bytes {
         advice.push(format!(
-            "It asked for more than the device has ({}): look at the size of that tensor, or split the work.",
+            "The request exceeds the device ({}): check the size of that tensor, or split the work.",
             size(oom.total_bytes)
         ));
     }
@@ -52,8 +52,8 @@ pub fn advice(oom: &OomView, grows: Option<&GrowingLine>) -> Vec<String> {
     });
     let grown = grows.filter(|grows| grows.bytes > oom.allocated_bytes / 20).map(|grows| {
         format!(
-            "{} holds {} more after every step: keep numbers, not tensors with their graph (.item(), .detach()), and let go of \
-             what is done with.",
+            "{} holds {} more after every step: keep numbers (.item()) or detached tensors (.detach()), and drop unneeded \
+             references.",
             grows.line,
             size(grows.bytes_per_step)
         )
@@ -64,7 +64,7 @@ pub fn advice(oom: &OomView, grows: Option<&GrowingLine>) -> Vec<String> {
     let others = held(Category::OtherProcesses);
     if others >= oom.requested_bytes.min(oom.total_bytes / 10).max(oom.total_bytes / 100).max(1) {
         let who = if oom.others.is_empty() { "nvidia-smi names them".to_owned() } else { processes(&oom.others) };
-        advice.push(format!("Other processes hold {}: {who}; end them, or take another device.", size(others)));
+        advice.push(format!("Other processes hold {}: {who}; end them, or use another device.", size(others)));
     }
     let mut largest: Vec<(Category, u64)> = oom.categories.clone();
     // Holes and private pools have their own advice.
@@ -78,8 +78,8 @@ pub fn advice(oom: &OomView, grows: Option<&GrowingLine>) -> Vec<String> {
     let worth = largest.into_iter().filter(|(_, bytes)| *bytes >= least);
     if oom.private_free_bytes >= least {
         advice.push(format!(
-            "Private pools of CUDA graphs hold {} that no tensor has: one pool for graphs that are replayed one at a time \
-             (torch.cuda.graph(…, pool=…)), or fewer shapes.",
+            "Private pools of CUDA graphs hold {} without tensors: share one pool among graphs replayed one at a time \
+             (torch.cuda.graph(…, pool=…)), or capture fewer shapes.",
             size(oom.private_free_bytes)
         ));
     }
@@ -94,49 +94,52 @@ pub fn advice(oom: &OomView, grows: Option<&GrowingLine>) -> Vec<String> {
 fn by_category(category: Category) -> Option<&'static str> {
     Some(match category {
         Category::Activation => {
-            "Activations hold {}: a smaller batch or sequence, torch.utils.checkpoint on the layers above, or autocast to \
-             bfloat16."
+            "Activations hold {}: try a smaller batch or sequence, torch.utils.checkpoint on the layers above, or autocast \
+             to bfloat16."
         }
         Category::OptimizerState => {
-            "Optimizer state holds {}: an 8-bit or factored optimizer, or state shared among ranks (ZeRO, FSDP)."
+            "Optimizer state holds {}: try an 8-bit or factored optimizer, or shard it among ranks (ZeRO, FSDP)."
         }
         Category::Gradient => {
-            "Gradients hold {}: zero_grad(set_to_none=True) before forward, or gradients shared among ranks (ZeRO, FSDP)."
+            "Gradients hold {}: call zero_grad(set_to_none=True) before forward, or shard them among ranks (ZeRO, FSDP)."
         }
         Category::Parameter => {
-            "Parameters hold {}: load them in bfloat16, or share or offload them (FSDP, device_map)."
+            "Parameters hold {}: load them in bfloat16, or shard or offload them (FSDP, device_map)."
         }
         Category::KvCache => {
-            "The KV cache holds {}: fewer or shorter sequences at once (max_model_len, max_num_seqs, max_new_tokens), keys and values in \
-             8 bits (kv_cache_dtype=\"fp8\"), or a smaller share of the card (gpu_memory_utilization, mem_fraction_static)."
+            "The KV cache holds {}: try fewer or shorter sequences at once (max_model_len, max_num_seqs, max_new_tokens), \
+             keys and values in 8 bits (kv_cache_dtype=\"fp8\"), or a smaller share of the card (gpu_memory_utilization, \
+             mem_fraction_static)."
         }
         Category::Input => "Inputs hold {}: move one batch at a time to the device, and del it when done.",
         Category::Temporary => "Temporaries hold {}: work in place or in smaller pieces on the lines above.",
         Category::Gathered => {
-            "Gathered parameters hold {}: FSDP gathers less at once from smaller parts (fully_shard on each block), and keeps less \
-             with reshard_after_forward=True."
+            "Gathered parameters hold {}: shard smaller parts (fully_shard on each block), and set \
+             reshard_after_forward=True."
         }
         Category::ReduceScatter => {
-            "Gradients on their way to a reduce-scatter hold {}: smaller parts (fully_shard on each block), or \
+            "Gradients awaiting reduce-scatter hold {}: shard smaller parts (fully_shard on each block), or set \
              MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)."
         }
-        Category::DdpBucket => "DDP's buckets hold {}: with gradient_as_bucket_view=True they are the gradients.",
+        Category::DdpBucket => "DDP's buckets hold {}: gradient_as_bucket_view=True makes the gradients views of them.",
         Category::Communication => {
-            "Communication buffers hold {}: a pipeline receives fewer with a schedule such as 1F1B than with GPipe."
+            "Communication buffers hold {}: a pipeline schedule such as 1F1B needs fewer than GPipe."
         }
         Category::Nccl => {
-            "NCCL's communicators hold {}: fewer process groups, or fewer and smaller channels (NCCL_MAX_CTAS, NCCL_BUFFSIZE)."
+            "NCCL's communicators hold {}: try fewer process groups, or fewer and smaller channels (NCCL_MAX_CTAS, \
+             NCCL_BUFFSIZE)."
         }
         Category::OtherArrays => {
-            "Arrays outside of PyTorch hold {}: JAX takes three quarters of the card without XLA_PYTHON_CLIENT_PREALLOCATE=false, and \
-             CuPy keeps what it freed until cupy.get_default_memory_pool().free_all_blocks()."
+            "Arrays outside PyTorch hold {}: JAX reserves three quarters of the card unless \
+             XLA_PYTHON_CLIENT_PREALLOCATE=false is set, and CuPy keeps freed memory until \
+             cupy.get_default_memory_pool().free_all_blocks()."
         }
         Category::Benchmark => {
-            "torch.compile's benchmarks hold {}: it measures kernels when it compiles; compile with a small batch first, or without \
-             max-autotune."
+            "torch.compile's benchmarks of kernels hold {}: compile with a small batch first, or without max-autotune."
         }
         Category::Cached => {
-            "PyTorch caches {} that no tensor uses: fewer different shapes, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+            "PyTorch caches {} that no tensor uses: use fewer different shapes, or set \
+             PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
         }
         _ => return None,
     })
@@ -147,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_grew_comes_before_holes_that_are_smaller() {
+    fn growth_comes_before_smaller_holes() {
         // GIVEN an out-of-memory error with 80 MiB free in pieces
         let mib = |count: u64| count << 20;
         let oom = OomView {

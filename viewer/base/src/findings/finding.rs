@@ -40,7 +40,7 @@ impl Kind {
     pub fn title(self) -> &'static str {
         match self {
             Self::OutOfMemory => "Out of memory",
-            Self::Leak => "It grows",
+            Self::Leak => "Growth",
             Self::Spilling => "Spilling",
             Self::OtherProcesses => "Other processes",
             Self::Fragmentation => "Fragmentation",

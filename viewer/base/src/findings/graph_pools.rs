@@ -67,7 +67,7 @@ pub(super) fn graph_pools(model: &Model, device: &DeviceView, several: bool) -> 
     let directory = model.header().map_or("", |header| header.directory.as_str());
     let pools = sum(|group| group.pools);
     let mut what = Words::strong(Kind::GraphPools.title()).and(format!(
-        "{}: {} CUDA graphs hold {} in {pools} private pools, {} of which no tensor has and nothing else is served from; most \
+        "{}: {} CUDA graphs hold {} in {pools} private pools, of which {} are unused and closed to other allocations; most \
          were captured at ",
         on(device, several),
         sum(|group| group.graphs),
@@ -81,13 +81,13 @@ pub(super) fn graph_pools(model: &Model, device: &DeviceView, several: bool) -> 
     let mut next = Vec::new();
     if groups.iter().any(|group| group.pools > 1) {
         next.push(
-            "One pool for graphs that are replayed one at a time: pool = torch.cuda.graph_pool_handle(), then \
+            "Share one pool among graphs replayed one at a time: pool = torch.cuda.graph_pool_handle(), then \
              torch.cuda.graph(graph, pool=pool); memlab advise tries it."
                 .to_owned(),
         );
     }
     if released > 0 {
-        next.push(format!("Of {} the graphs are gone: torch.cuda.empty_cache() gives it back.", size(released)));
+        next.push(format!("The graphs of {} are gone: torch.cuda.empty_cache() frees it.", size(released)));
     }
     let next = next.join(" ");
     Some(Finding { kind: Kind::GraphPools, device: device.index, bytes, what: what.and("."), next })

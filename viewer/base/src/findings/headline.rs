@@ -17,7 +17,7 @@ pub fn headline(model: &Model) -> Option<Words> {
     let words = peak(model, device, devices.len());
     Some(match line(model, device) {
         Some((place, bytes)) => {
-            words.and(" The line that held most is ").and_code(place).and(format!(" with {}.", size(bytes)))
+            words.and(" The largest line is ").and_code(place).and(format!(" with {}.", size(bytes)))
         }
         None => words,
     })
@@ -30,13 +30,13 @@ fn peak(model: &Model, device: &DeviceView, devices: usize) -> Words {
     }
     if device.allocations == 0 {
         return Words::strong(size(device.peak_used_bytes))
-            .and(format!(" was in use on {name} at most; PyTorch's allocator handed out nothing."));
+            .and(format!(" was the most in use on {name}; PyTorch allocated nothing."));
     }
     let mut words =
-        Words::default().and("At its peak ").and_strong(size(device.peak_allocated_bytes)).and(" was allocated");
+        Words::default().and("At the peak, ").and_strong(size(device.peak_allocated_bytes)).and(" was allocated");
     words = if device.total_bytes > 0 {
         words.and(format!(
-            " on {name}, and {} of its {} in use ({})",
+            " on {name}, and {} of its {} was in use ({})",
             size(device.used_bytes_at_peak),
             size(device.total_bytes),
             format::percent(device.used_bytes_at_peak, device.total_bytes)
@@ -61,7 +61,7 @@ fn peak(model: &Model, device: &DeviceView, devices: usize) -> Words {
 ///
 /// The share is left out for a category with driver memory, which can exceed all blocks.
 pub fn mostly(words: Words, category: Category, bytes: u64, allocated: u64) -> Words {
-    let words = words.and("; most of it was ").and_strong(category_names(category).0);
+    let words = words.and("; largest category: ").and_strong(category_names(category).0);
     let share = if bytes <= allocated {
         format!(", {} of allocated", format::percent(bytes, allocated))
     } else {

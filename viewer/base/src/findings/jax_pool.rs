@@ -21,12 +21,12 @@ pub(super) fn jax_pool(model: &Model, device: &DeviceView, several: bool) -> Opt
         device: device.index,
         bytes,
         what: Words::strong(Kind::JaxPool.title()).and(format!(
-            "{}: JAX takes {}, whatever its arrays need: by default three quarters of the card at its first operation.",
+            "{}: JAX reserves {}, regardless of its arrays: by default three quarters of the card at its first operation.",
             on(device, several),
             size(bytes),
         )),
-        next: "XLA_PYTHON_CLIENT_PREALLOCATE=false lets it take what arrays need, XLA_PYTHON_CLIENT_MEM_FRACTION=.25 a quarter of \
-               the card; jax.profiler.save_device_memory_profile says what each line holds in it."
+        next: "Set XLA_PYTHON_CLIENT_PREALLOCATE=false to allocate on demand, or XLA_PYTHON_CLIENT_MEM_FRACTION=.25 to \
+               reserve a quarter of the card. jax.profiler.save_device_memory_profile records the memory of each line."
             .to_owned(),
     })
 }

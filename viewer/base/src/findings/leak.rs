@@ -156,7 +156,7 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &Accumulatio
     let mut what = Words::strong(Kind::Leak.title()).and(format!("{}: ", on(device, several)));
     what = match most {
         Some(line) => what.and_code(place(line, directory)),
-        None => what.and("what no Python line of yours asked for"),
+        None => what.and("memory without a Python line of yours"),
     };
     if by_line.len() > 1 {
         let others = by_line.len() - 1;
@@ -189,7 +189,7 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &Accumulatio
             )
         }
         AccumulationSpan::Passes => {
-            format!(" held {} of earlier forward passes at the peak, and more after each", size(group.bytes))
+            format!(" held {} of earlier forward passes at the peak, and more after each pass", size(group.bytes))
         }
     });
     let Some(typical) = group.stacks.iter().max_by_key(|stack| stack.bytes) else {
@@ -200,7 +200,7 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &Accumulatio
     what = match typical.category {
         Category::Activation if group.is_forward && went_backward => what.and("; results of forward"),
         Category::Activation if group.is_forward => what.and("; kept by forward"),
-        category => what.and(format!("; {} made", category_names(category).0)),
+        category => what.and(format!("; {} allocated", category_names(category).0)),
     };
     // A caller equal to the growing line is not repeated.
     if let Some(line) = group.caller.as_ref().filter(|line| most != Some(*line)) {
@@ -231,26 +231,24 @@ fn is_graph(stack: &StackAccumulation) -> bool {
 fn next(typical: &StackAccumulation, went_backward: bool) -> &'static str {
     match typical.category {
         Category::Activation if is_graph(typical) && !went_backward => {
-            "Run it under torch.no_grad(), or keep only numbers (.item()) and .detach()ed results: the graph keeps all that \
-             backward would need."
+            "Run it under torch.no_grad(), or keep only numbers (.item()) and .detach()ed results: the graph retains all \
+             tensors for backward."
         }
         Category::Activation if typical.makes_graph => {
-            "Something outlives the step: keep numbers (.item()) or copies on the CPU (.detach().cpu()), not the tensors."
+            "The tensors outlive the step: keep numbers (.item()) or CPU copies (.detach().cpu()) instead."
         }
         Category::Activation => {
-            "Results stay on the device: keep numbers (.item()) or copies on the CPU (.cpu()), and let go of the rest."
+            "Results stay on the device: keep numbers (.item()) or CPU copies (.cpu()), and drop the tensors."
         }
         Category::Gradient => {
-            "Gradients are kept: zero_grad(set_to_none=True) after each step, and no create_graph=True or retain_graph=True \
-             where nothing needs it."
+            "Gradients accumulate: call zero_grad(set_to_none=True) after each step, and avoid unneeded create_graph=True \
+             or retain_graph=True."
         }
-        Category::OptimizerState => "Optimizer state is added: make the optimizer once, with all its parameters.",
+        Category::OptimizerState => "Optimizer state accumulates: create the optimizer once, with all its parameters.",
         Category::Parameter | Category::Buffer => {
-            "Copies of weights stay on the device: keep them on the CPU (.cpu()), and let go of old ones."
+            "Copies of weights stay on the device: keep them on the CPU (.cpu()), and drop old ones."
         }
-        _ => {
-            "Tensors made outside of modules are kept: let go of them (del, smaller scopes), or keep copies on the CPU (.cpu())."
-        }
+        _ => "Tensors from outside modules accumulate: drop them (del, smaller scopes), or keep CPU copies (.cpu()).",
     }
 }
 

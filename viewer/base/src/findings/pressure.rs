@@ -31,7 +31,7 @@ pub fn out_of_memory(model: &Model, device: &DeviceView, several: bool) -> Optio
         Some(line) => what.and_code(format!("{} {}", text::place(line, directory), line.function)),
         None => what.and("a library"),
     };
-    what = what.and(format!(" asked for {} with {} allocated", size(oom.requested_bytes), size(oom.allocated_bytes)));
+    what = what.and(format!(" requested {} with {} allocated", size(oom.requested_bytes), size(oom.allocated_bytes)));
     what = match (oom.limit_bytes, oom.total_bytes) {
         (Some(limit), _) => what.and(format!(" under a limit of {}.", size(limit))),
         (None, 1..) => what.and(format!(" on a device of {}.", size(oom.total_bytes))),
@@ -39,9 +39,10 @@ pub fn out_of_memory(model: &Model, device: &DeviceView, several: bool) -> Optio
     };
     let grows = leak::growing_line(model, device);
     let advice = advice::advice(oom, grows.as_ref());
-    let next = advice.into_iter().next().unwrap_or_else(|| {
-        "Less has to be held at once: a smaller batch, a smaller model, or a larger device.".to_owned()
-    });
+    let next = advice
+        .into_iter()
+        .next()
+        .unwrap_or_else(|| "Use a smaller batch, a smaller model, or a larger device.".to_owned());
     Some(Finding { kind: Kind::OutOfMemory, device: device.index, bytes: oom.requested_bytes, what, next })
 }
 
@@ -58,13 +59,13 @@ pub(super) fn spilling(device: &DeviceView, several: bool) -> Option<Finding> {
         return None;
     }
     let what = Words::strong(Kind::Spilling.title()).and(format!(
-        "{}: up to {} of the device's memory lay on the host, beyond the limit of {}; kernels reach it over the bus, many times \
-         slower.",
+        "{}: up to {} was in host memory, beyond the limit of {}; kernels access it over the bus, many times slower.",
         on(device, several),
         size(bytes),
         size(limit)
     ));
-    let next = format!("Raise the limit to {} or more, or hold less at once.", size(limit.saturating_add(bytes)));
+    let next =
+        format!("Raise the limit to {} or more, or reduce the memory in use.", size(limit.saturating_add(bytes)));
     Some(Finding { kind: Kind::Spilling, device: device.index, bytes, what, next })
 }
 
@@ -88,14 +89,13 @@ pub(super) fn others(model: &Model, device: &DeviceView, several: bool, is_out_o
     if !device.others.is_empty() {
         what = what.and(": ").and_strong(processes(&device.others));
     }
-    let next =
-        "End them, or take another device (CUDA_VISIBLE_DEVICES); nvidia-smi says what they are. A rank that forgot \
-                torch.cuda.set_device shows up like this on device 0."
-            .to_owned();
+    let next = "End them, or use another device (CUDA_VISIBLE_DEVICES); nvidia-smi names them. A rank without \
+         torch.cuda.set_device shows up like this on device 0."
+        .to_owned();
     Some(Finding { kind: Kind::OtherProcesses, device: device.index, bytes, what: what.and("."), next })
 }
 
-/// Finding on memory reserved but not handed out at the peak, outside of private pools of CUDA graphs.
+/// Finding on unallocated reserved memory at the peak, outside private pools of CUDA graphs.
 pub(super) fn fragmentation(model: &Model, device: &DeviceView, several: bool) -> Option<Finding> {
     let reserved = device.reserved_bytes_at_peak.saturating_sub(device.private_reserved_bytes_at_peak);
     let allocated = device.peak_allocated_bytes.saturating_sub(device.private_allocated_bytes_at_peak);
@@ -105,16 +105,17 @@ pub(super) fn fragmentation(model: &Model, device: &DeviceView, several: bool) -
         return None;
     }
     let what = Words::strong(Kind::Fragmentation.title()).and(format!(
-        "{}: at the peak PyTorch had {} reserved that it had not handed out, {} of what it had reserved{}.",
+        "{}: at the peak {} was reserved but not allocated, {} of reserved{}.",
         on(device, several),
         size(bytes),
         format::percent(bytes, reserved),
-        if device.private_reserved_bytes_at_peak > 0 { " outside of CUDA graphs' pools" } else { "" }
+        if device.private_reserved_bytes_at_peak > 0 { " outside CUDA graphs' pools" } else { "" }
     ));
     let next = if model.has_expandable_segments(device.index) {
-        "Fewer different sizes (padded batches, fixed shapes), or torch.cuda.empty_cache() between phases of a program."
+        "Use fewer different sizes (padded batches, fixed shapes), or call torch.cuda.empty_cache() between phases of the \
+         program."
     } else {
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True lets blocks of other sizes use it; so do fewer different shapes."
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True makes it usable for other sizes; fewer different shapes also help."
     };
     Some(Finding { kind: Kind::Fragmentation, device: device.index, bytes, what, next: next.to_owned() })
 }

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_told_by_device() {
+    fn limits_are_printed_by_device() {
         let limit =
             LimitStatus { device: 0, limit_bytes: Some(8 << 30), used_bytes: 4 << 30, ..LimitStatus::default() };
         let spilling = LimitStatus { device: 1, spilled_bytes: 1 << 30, on_limit: OnLimit::Spill, ..limit.clone() };

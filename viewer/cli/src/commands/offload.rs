@@ -322,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_moved_is_told_with_what_shares_its_pages() {
+    fn the_outcome_counts_memory_that_shares_pages() {
         let (mib, page) = (1 << 20, 2 << 20);
         let pages = Pages {
             ranges: vec![(0, 1230 * mib)],

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_have_columns_where_there_are_any() {
+    fn limits_have_columns_if_any_are_set() {
         // GIVEN a process with a limit on one of its two devices, and one without a limit
         let gib = 1 << 30;
         let status = |pid, limits| Status {

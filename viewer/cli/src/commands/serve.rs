@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_processes_it_says_how_to_start_one() {
+    fn without_processes_the_message_shows_how_to_start_one() {
         assert!(what_is_served(0).contains("memlab run -- CMD"));
         assert_eq!([1, 2].map(what_is_served).map(|said| said.starts_with("serving ")), [true; 2]);
     }

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_tells_what_was_measured_from_what_was_not() {
+    fn the_table_marks_measured_cards() {
         let table = table();
         let line = |card: &str| table.lines().find(|line| line.starts_with(card)).unwrap_or_default().to_owned();
         assert!(

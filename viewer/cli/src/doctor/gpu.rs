@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_without_the_drivers_library_is_told_from_a_machine_without_a_driver() {
+    fn a_missing_driver_library_differs_from_a_missing_driver() {
         // GIVEN a machine without a driver
         let root = tempfile::tempdir().unwrap();
         let check = no_driver("cannot open shared object file", root.path());
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_listed_or_said_to_be_missing() {
+    fn devices_or_their_absence_are_reported() {
         // GIVEN a driver of a known release, with a GPU and without one
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("sys/module/nvidia")).unwrap();

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn pythons_whose_stacks_cannot_be_read_are_told() {
+    fn pythons_with_unreadable_stacks_are_reported() {
         let found = |answer: &Answer| of_python("python", answer);
         assert_eq!(found(&answer([3, 11, 7])), Check::ok("Python", "python is CPython 3.11.7, /bin/sh"));
         for (answer, why) in [
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn another_memlab_in_the_python_is_told() {
+    fn another_memlab_in_the_python_is_reported() {
         let package = |version: &str| {
             of_package(&Answer { memlab: Some(version.to_owned()), ..answer([3, 11, 7]) }).map(|check| check.state)
         };

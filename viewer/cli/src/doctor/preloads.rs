@@ -125,7 +125,7 @@ mod tests {
     use crate::doctor::check::CheckState;
 
     #[test]
-    fn preloads_that_get_in_the_way_are_told_from_others() {
+    fn conflicting_preloads_are_detected() {
         // GIVEN an allocator's library, and a library that hooks CUDA's functions
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| {

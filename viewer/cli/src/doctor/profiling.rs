@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_what_to_do() {
+    fn a_refusal_has_a_next_step() {
         let advice = |refusal| check(&Err(refusal), Path::new("/no/such/root")).advice.unwrap();
         assert!(advice(Refusal::Rights("libcupti.so.13".into())).contains("NVreg_RestrictProfilingToAdminUsers=0"));
         assert!(advice(Refusal::Missing("not found".to_owned())).contains("CUPTI"));

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_not_said_twice() {
+    fn an_end_is_written_once() {
         let content = format!("{HEADER}\n[\"end\",5,0,null]\n");
         assert_eq!(after(content.as_bytes()), (false, content));
         assert_eq!(after(b""), (false, String::new()));

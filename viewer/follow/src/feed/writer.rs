@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_told_apart() {
+    fn processes_are_distinguished() {
         // GIVEN this process THEN it runs
         assert_eq!(writer(&header(std::process::id())), Writer::Runs);
         // GIVEN a pid without a process THEN it is dead

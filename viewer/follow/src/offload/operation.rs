@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_outcome_says_what_stays() {
+    fn the_outcome_contains_the_memory_that_stays() {
         let operation = Operation {
             phase: OperationPhase::Done,
             done_bytes: 4 << 30,

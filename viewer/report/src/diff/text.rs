@@ -46,16 +46,16 @@ pub fn write_text(out: &mut impl Write, difference: &Difference, style: Style) -
     table(out, "By category", categories.collect(), "category", Figure::Bytes, style)?;
     let shown = difference.shown_lines();
     let lines = shown.iter().map(|line| (line.change, line_name(line, before, after))).collect();
-    let title = if difference.scope == Scope::Users { "By line" } else { "By line, libraries' too" };
+    let title = if difference.scope == Scope::Users { "By line" } else { "By line, with libraries" };
     table(out, title, lines, "line", Figure::Bytes, style)?;
     let moved = shown.iter().filter(|line| line.matched == Match::Moved).count();
     if moved > 0 {
-        let lines = if moved == 1 { "One line is" } else { &*format!("{moved} lines are") };
-        writeln!(out, "  {lines} at another number in the same function, and taken to be the same (→)")?;
+        let lines = if moved == 1 { "1 line" } else { &*format!("{moved} lines") };
+        writeln!(out, "  {lines} moved within the same function (→)")?;
     }
-    layers(out, "By layer, each without those inside it", difference, &difference.layers, Figure::Bytes, style)?;
+    layers(out, "By layer, without inner layers", difference, &difference.layers, Figure::Bytes, style)?;
     let ranges = difference.ranges.iter().map(|range| (range.bytes, range_name(&range.path))).collect();
-    table(out, "By range, each without those inside it", ranges, "range", Figure::Bytes, style)?;
+    table(out, "By range, without inner ranges", ranges, "range", Figure::Bytes, style)?;
     difference.times.as_ref().map_or(Ok(()), |times| write_times(out, difference, times, style))
 }
 
@@ -64,10 +64,10 @@ fn write_times(out: &mut impl Write, difference: &Difference, times: &TimeDiffer
     let title = if before.work_part == after.work_part {
         format!("GPU time over {} each", before.work_part)
     } else {
-        format!("GPU time over {}, and then over {} (sums that do not compare)", before.work_part, after.work_part)
+        format!("GPU time over {}, then over {} (not comparable)", before.work_part, after.work_part)
     };
-    table(out, &title, vec![(times.total, "in all".to_owned())], "", Figure::Time, style)?;
-    layers(out, "GPU time by layer, each without those inside it", difference, &times.layers, Figure::Time, style)?;
+    table(out, &title, vec![(times.total, "total".to_owned())], "", Figure::Time, style)?;
+    layers(out, "GPU time by layer, without inner layers", difference, &times.layers, Figure::Time, style)?;
     let lines = times.lines[difference.scope].iter().map(|line| (line.change, line_name(line, before, after)));
     table(out, "GPU time by line", lines.collect(), "line", Figure::Time, style)?;
     let kernels = times.kernels.iter().map(|kernel| (kernel.change, clean(&kernel.short_name).into_owned()));

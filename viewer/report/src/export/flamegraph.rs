@@ -172,7 +172,7 @@ impl Drawing<'_> {
     fn call(&mut self, call: &Call, row: usize, start: u64) {
         let (bytes, own) = (self.measure.of(&call.inclusive), self.measure.of(&call.own));
         let Some(line) = call.line.as_deref() else {
-            let title = "(no Python line)\nno Python frame was there: other threads, C++";
+            let title = "(no Python line)\nno Python frame: other threads, C++";
             return self.frame(row, start, own, "(no Python line)", 'l', title, bytes, 0);
         };
         let name = name(line);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_small_is_said_to_be_missing() {
+    fn omitted_calls_are_counted() {
         let names = [("/a.py", "a"), ("/b.py", "b"), ("/c.py", "c"), ("/d.py", "d")];
         let tree = tree(&names, &[1_000_000, 900, 10, 9]);
         assert!(drawing(&tree, Measure::AtPeak, "", 100).contains(">2 calls are too small to draw: each below 251 B "));

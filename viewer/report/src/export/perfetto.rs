@@ -235,7 +235,7 @@ fn instants(
         if let Some(layer) = &oom.layer {
             facts.push(DebugAnnotation::text("layer", layer));
         }
-        instants.push((oom.time, "oom", format!("out of memory: {} asked for", size(oom.requested_bytes)), facts));
+        instants.push((oom.time, "oom", format!("out of memory: {} requested", size(oom.requested_bytes)), facts));
     }
     if instants.is_empty() {
         return Ok(());

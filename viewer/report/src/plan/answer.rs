@@ -281,7 +281,7 @@ fn advice(largest: Option<u64>, tried: &[SettingsRow], card_bytes: u64, needs: &
     let best = better.min_by_key(|row| (std::cmp::Reverse(row.largest_batch), row.needed_bytes));
     if let Some(best) = best {
         let gain = match (best.largest_batch, today.largest_batch) {
-            (Some(then), Some(now)) if then > now => format!("the largest batch is {then} then, not {now}"),
+            (Some(then), Some(now)) if then > now => format!("the largest batch becomes {then} instead of {now}"),
             _ => format!("the same run needs {} less", size(today.needed_bytes.saturating_sub(best.needed_bytes))),
         };
         let setting = if best.settings.is_empty() { "unset PYTORCH_ALLOC_CONF" } else { "set PYTORCH_ALLOC_CONF=" };
@@ -293,17 +293,12 @@ fn advice(largest: Option<u64>, tried: &[SettingsRow], card_bytes: u64, needs: &
         let largest_category = peak.categories.first().map(|(category, holding)| {
             format!("; {} hold {} at the peak", category_names(*category).0, size(holding.bytes))
         });
-        advice.push(format!(
-            "it does not fit: {} would have to go{}",
-            size(missing),
-            largest_category.unwrap_or_default()
-        ));
+        advice.push(format!("it does not fit: {} too much{}", size(missing), largest_category.unwrap_or_default()));
     }
     if needs.planned.counters.reserved.peak > needs.least {
         let without = needs.planned.counters.reserved.peak;
         advice.push(format!(
-            "with less than {} for the allocator, it runs but gives back unused memory now and then, which stops the GPU each \
-             time",
+            "with less than {} for the allocator, it runs, but stops the GPU at times to release unused memory",
             size(without)
         ));
     }
@@ -315,15 +310,15 @@ fn warnings(question: &Question, family: &Family, needs: &Needs, shown: Option<u
     let mut warnings = Vec::new();
     if !family.recording.has_requested_sizes {
         warnings.push(
-            "the trace has sizes of blocks only, not of requests: other batches are up to 4 % off. `memlab plan -- CMD` records \
-             requests"
+            "the trace has block sizes only, not requested sizes: other batches are up to 4 % off. `memlab plan -- CMD` \
+             records requests"
                 .to_owned(),
         );
     }
     if family.unmatched > 0 {
         warnings.push(format!(
-            "{} of {} requests at the larger batch are not made at the smaller one (at most {} at once): they are taken to be the \
-             same at every batch",
+            "{} of {} requests at the larger batch have no counterpart at the smaller one (at most {} at once): they count \
+             the same at every batch",
             family.unmatched,
             family.recording.allocations.len(),
             size(family.unmatched_bytes)
@@ -332,25 +327,25 @@ fn warnings(question: &Question, family: &Family, needs: &Needs, shown: Option<u
     match needs.planned.steadiness {
         Steadiness::After(_) => {}
         Steadiness::Grows(bytes) => {
-            warnings.push(format!("each step keeps {} more: no card is large enough for ever", size(bytes)));
+            warnings.push(format!("each step keeps {} more: a long run fits on no card", size(bytes)));
         }
         Steadiness::NotYet => {
-            warnings.push("the allocator did not become steady: a long run may reserve somewhat more".to_owned());
+            warnings.push("the allocator had not settled: a long run may reserve more".to_owned());
         }
         Steadiness::Unknown => warnings.push(
-            "the recorded steps differ from each other, or are too few: the figures are those of these steps alone. More of them \
-             (--steps) say more"
+            "the recorded steps differ, or are too few: the figures hold for these steps only. Record more with --steps"
                 .to_owned(),
         ),
     }
     if let Some(shown) = shown.filter(|shown| question.program.is_far(*shown)) {
         warnings.push(format!(
-            "batch {shown} is more than {EXTRAPOLATION_LIMIT} times the largest recorded one: kernels may choose other ways there; --check records it too"
+            "batch {shown} is more than {EXTRAPOLATION_LIMIT} times the largest recorded one: kernels may choose other \
+             algorithms; --check records it too"
         ));
     }
     if !card.context_is_measured {
         warnings.push(format!(
-            "the context of this card, {}, is an estimate: some hundred MiB more or less",
+            "the context of this card, {}, is an estimate, to a few hundred MiB",
             size(card.context_bytes)
         ));
     }
@@ -368,11 +363,11 @@ fn uneven(program: &Program, family: &Family, rows: &[BatchRow]) -> Option<Strin
     let foretold: Vec<String> =
         shown.filter(|batch| !recorded.contains(batch)).map(|batch| batch.to_string()).collect();
     let which = match &foretold[..] {
-        [] => "the batches shown were recorded themselves; others".to_owned(),
-        [batch] => format!("batch {batch} was not recorded itself, and"),
-        batches => format!("batches {} were not recorded themselves, and", batches.join(", ")),
+        [] => "the batches shown were recorded; others".to_owned(),
+        [batch] => format!("batch {batch} was not recorded and"),
+        batches => format!("batches {} were not recorded and", batches.join(", ")),
     };
-    let why = if has_convolutions(family) { ", as where cuDNN chooses its kernels by size" } else { "" };
+    let why = if has_convolutions(family) { ", probably because cuDNN chooses kernels by size" } else { "" };
     program.is_uneven().then(|| {
         format!("memory does not grow evenly with the batch{why}: {which} may need a few percent more or less")
     })
@@ -395,8 +390,8 @@ fn placement(rows: &[BatchRow]) -> Option<String> {
         .collect();
     (!open.is_empty()).then(|| {
         format!(
-            "up to version 2.12, PyTorch chooses among free blocks of equal size by their addresses, which the driver gives: what is \
-             reserved may be {}",
+            "up to version 2.12, PyTorch chooses among free blocks of equal size by address, and the driver sets \
+             addresses: reserved memory may be {}",
             open.join(", ")
         )
     })
@@ -413,8 +408,8 @@ fn read_backs(family: &Family) -> Option<String> {
     let more = if more > 0 { format!(" and {} more", format::counted(more as u64, "line")) } else { String::new() };
     (!all.is_empty()).then(|| {
         format!(
-            "values read back from the GPU are 0 on a simulated card. If sizes depend on one of these, what it takes is planned too \
-             small, and --on gpu is right: {}{more}",
+            "values read back from the GPU are 0 on a simulated card. If sizes depend on one of these, the forecast is too \
+             small; use --on gpu: {}{more}",
             shown.join(", ")
         )
     })
@@ -443,7 +438,7 @@ impl<'f> HolderNames<'f> {
     fn layer(&self, layer: &BlockLayer) -> String {
         match layer.name.as_deref() {
             None => text::NO_LAYER.to_owned(),
-            Some("") => "(the model itself)".to_owned(),
+            Some("") => "(outermost module)".to_owned(),
             Some(name) => text::clean(name).into_owned(),
         }
     }

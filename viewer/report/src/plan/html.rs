@@ -28,7 +28,7 @@ pub fn write(out: &mut impl io::Write, command: &str, answer: &Answer, charts: &
             (tiles(answer))
             @if let Some(sequence) = &answer.sequence {
                 section #sequence { h2 { "Steps of different lengths" } (tables::sequence(sequence)) }
-                p { "The rest is for steps of length " (format::grouped(sequence.longest)) " only." }
+                p { "The sections below cover steps of length " (format::grouped(sequence.longest)) " only." }
             }
             section #batches {
                 h2 { "Batch size" }
@@ -41,10 +41,10 @@ pub fn write(out: &mut impl io::Write, command: &str, answer: &Answer, charts: &
                 (tables::phases(answer))
                 (tables::held(answer))
             }
-            section #settings { h2 { "Settings of the allocator" } (tables::settings(answer)) }
+            section #settings { h2 { "Allocator settings" } (tables::settings(answer)) }
             @if !answer.warnings.is_empty() {
                 section #notes {
-                    h2 { "What the figures do not say" }
+                    h2 { "Limits of the forecast" }
                     ul { @for text in &answer.warnings { li { (clean(text)) } } }
                 }
             }
@@ -67,7 +67,7 @@ fn header(command: &str, answer: &Answer) -> Markup {
     let mut facts = vec![
         card.name.clone(),
         format!("{} of memory", size(card.bytes)),
-        format!("{} of them for PyTorch", size(card.bytes.saturating_sub(outside))),
+        format!("{} left for PyTorch", size(card.bytes.saturating_sub(outside))),
         format!("context {}{}", if card.context_is_measured { "" } else { "about " }, size(card.context_bytes)),
         format!("libraries {}", size(answer.library_bytes)),
     ];
@@ -87,7 +87,7 @@ fn answer_section(answer: &Answer) -> Markup {
         None => (true, html! { "It does not fit." }),
     };
     html! {
-        section.verdict.bad[is_bad] aria-label="whether it fits" {
+        section.verdict.bad[is_bad] aria-label="result" {
             p { (what) @for text in &answer.advice { br; span.next { "→ " (clean(text)) } } }
         }
     }
@@ -97,9 +97,9 @@ fn answer_section(answer: &Answer) -> Markup {
 fn tiles(answer: &Answer) -> Markup {
     let Some(row) = answer.batches.iter().find(|row| row.batch == answer.peak.batch) else { return Markup::default() };
     elements::tiles(&[
-        ("allocated at most", row.peak_allocated_bytes, tables::at_batch(answer).trim_start().to_owned()),
-        ("reserved at most", row.peak_reserved_bytes, "on a card that is never full".to_owned()),
+        ("peak allocated", row.peak_allocated_bytes, tables::at_batch(answer).trim_start().to_owned()),
+        ("peak reserved", row.peak_reserved_bytes, "on a card without limit".to_owned()),
         ("smallest card", row.needed_bytes, "context and libraries included".to_owned()),
-        ("the card", answer.card_bytes, answer.card.name.clone()),
+        ("this card", answer.card_bytes, answer.card.name.clone()),
     ])
 }

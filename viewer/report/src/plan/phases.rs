@@ -46,11 +46,11 @@ pub fn advice(rows: &[PhaseRow]) -> Option<String> {
     let most = others.iter().max_by_key(|row| row.peak_allocated_bytes)?;
     let more = most.peak_allocated_bytes.checked_sub(training.peak_allocated_bytes).filter(|more| *more > 0)?;
     let way = match most.name {
-        "evaluation" => "a smaller batch there, torch.no_grad(), or outputs that are moved to the host",
-        _ => "copies of the state that are made on the host",
+        "evaluation" => "use torch.no_grad() or a smaller batch there, or move outputs to the host",
+        _ => "copy the state on the host",
     };
     Some(format!(
-        "{} takes {} more than training, which takes {}: {way} would make room",
+        "{} needs {} more than training ({}): {way}",
         most.name,
         size(more),
         size(training.peak_allocated_bytes)
@@ -60,8 +60,7 @@ pub fn advice(rows: &[PhaseRow]) -> Option<String> {
 /// Warning if evaluation or saving failed in the recording.
 pub fn warning(recording: &Recording) -> Option<String> {
     recording.stages.has_failed.then(|| {
-        "after the training steps, with an epoch that was cut short, the program failed: what follows there is not planned. The \
-         training is"
+        "the program failed after the training steps, with an epoch cut short: the plan covers the training only"
             .to_owned()
     })
 }

@@ -13,7 +13,9 @@ pub fn rank_of(recording: &Recording) -> (u32, u32) {
 pub fn warning(recording: &Recording) -> Option<String> {
     let (rank, ranks) = rank_of(recording);
     (ranks > 1).then(|| {
-        format!("the other ranks are taken to do what rank {rank} does. NCCL's own memory depends on how the cards are connected: 32 MiB for \
-         each communicator are counted, and it may be some hundred")
+        format!(
+            "the other ranks are assumed to behave as rank {rank}. NCCL's own memory depends on how the cards are \
+                 connected: 32 MiB are counted for each communicator, but it may be some hundred"
+        )
     })
 }

@@ -91,11 +91,11 @@ impl SequenceAnswer {
     pub fn to(question: &SequenceQuestion) -> anyhow::Result<SequenceAnswer> {
         let SequenceQuestion { family, recorded, lengths, batch, card_bytes, context_bytes, settings } = question;
         let (Some(shortest), Some(longest)) = (lengths.iter().copied().min(), lengths.iter().copied().max()) else {
-            return Err(bad_input("there are no lengths"));
+            return Err(bad_input("no lengths are given"));
         };
         let Some(step) = Sequence::new(family, []).map(|empty| empty.events_in_step().max(1)) else {
             return Err(bad_input(
-                "the recorded steps of one length differ from each other: a sequence of lengths cannot be made of them",
+                "recorded steps of the same length differ from each other: no sequence of lengths can be planned",
             ));
         };
         let replayed = thinned(lengths, REPLAYED_EVENTS.div_ceil(step));
@@ -190,10 +190,10 @@ fn advice(rows: &[SequenceRow], card_bytes: u64, outside: u64) -> String {
     if !helps {
         return match today.failed_in_step {
             Some(step) => format!(
-                "no order and no setting makes it fit: it runs out of memory in step {step}, and {} would be enough",
+                "no order or setting makes it fit: it runs out of memory in step {step}; {} would be enough",
                 size(rows.iter().map(|row| row.needed_bytes).min().unwrap_or(0))
             ),
-            None => "no order and no setting saves a hundredth of this card: leave both as they are".to_owned(),
+            None => "no order or setting saves 1 % of this card: keep both".to_owned(),
         };
     }
     let settings = match &best.settings[..] {
@@ -213,7 +213,7 @@ fn advice(rows: &[SequenceRow], card_bytes: u64, outside: u64) -> String {
         (None, retries) if retries > 0 && best.retries == 0 => {
             let stops = format::counted(retries, "stop");
             format!(
-                "it reserves {} instead of {}, and spares {stops} to give back unused memory",
+                "it reserves {} instead of {}, and avoids {stops} to release unused memory",
                 size(held(best)),
                 size(held(today))
             )

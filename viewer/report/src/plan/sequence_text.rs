@@ -26,7 +26,7 @@ pub fn write(out: &mut impl Write, answer: &SequenceAnswer, columns: usize) -> i
     )?;
     match today.failed_in_step {
         None => writeln!(out, "As given, all steps fit.\n")?,
-        Some(step) => writeln!(out, "As given, there is no room in step {}.\n", number(step as u64))?,
+        Some(step) => writeln!(out, "As given, step {} runs out of memory.\n", number(step as u64))?,
     }
     let mut table =
         Table::new(&["allocated", "reserved", "smallest card", "retries", "fits", "longest", "padding", "order"]);
@@ -44,11 +44,11 @@ pub fn write(out: &mut impl Write, answer: &SequenceAnswer, columns: usize) -> i
     }
     print(out, &table, columns)?;
 
-    writeln!(out, "\nReserved with other settings of the allocator (PYTORCH_ALLOC_CONF), replayed:")?;
+    writeln!(out, "\nReserved with other allocator settings (PYTORCH_ALLOC_CONF), replayed:")?;
     print(out, &by_settings(&answer.rows, today), columns)?;
     if answer.replayed_steps < answer.steps {
         let (some, all) = (number(answer.replayed_steps as u64), number(answer.steps as u64));
-        writeln!(out, "\nReplayed are {some} of the {all} steps, evenly spaced, and the longest.")?;
+        writeln!(out, "\nReplayed: {some} of the {all} steps, evenly spaced, and the longest.")?;
     }
     let mut advice = answer.advice.chars();
     let first = advice.next().map(|first| first.to_uppercase().to_string()).unwrap_or_default();
@@ -65,7 +65,7 @@ fn by_settings(rows: &[SequenceRow], today: &SequenceRow) -> Table {
         let with = rows.iter().filter(|row| row.settings == first.settings);
         let mut cells: Vec<String> = with.map(|row| size(row.peak_reserved_bytes)).collect();
         let settings = if first.settings.is_empty() { "PyTorch's default" } else { &first.settings };
-        cells.push(format!("{settings}{}", if first.is_current { "  (today's)" } else { "" }));
+        cells.push(format!("{settings}{}", if first.is_current { "  (current)" } else { "" }));
         table.row(cells);
     }
     table

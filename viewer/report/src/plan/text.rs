@@ -64,21 +64,21 @@ pub fn write(out: &mut impl Write, answer: &Answer, columns: usize) -> io::Resul
     let batch = peak.batch.map_or(String::new(), |batch| format!(" at batch {batch}"));
     writeln!(out, "\nThe peak{batch}: {} in step {}, in {}", size(peak.allocated_bytes), peak.step, peak.phase)?;
     let layer = format!(", layer {}", peak.layer);
-    let room = columns.saturating_sub("  asked for by ".len() + text::width(&layer));
-    writeln!(out, "  asked for by {}{layer}", text::fit_end(&peak.line, room, "…"))?;
+    let room = columns.saturating_sub("  requested by ".len() + text::width(&layer));
+    writeln!(out, "  requested by {}{layer}", text::fit_end(&peak.line, room, "…"))?;
     for (head, rows) in [("category", &answer.categories), ("line", &answer.lines), ("layer", &answer.layers)] {
         writeln!(out)?;
         print(out, &held(head, rows, peak.allocated_bytes), columns)?;
     }
 
-    writeln!(out, "\nWith other settings of the allocator (PYTORCH_ALLOC_CONF), replayed:")?;
+    writeln!(out, "\nWith other allocator settings (PYTORCH_ALLOC_CONF), replayed:")?;
     let mut table = Table::new(&["smallest card", "largest batch", "settings"]);
     for row in &answer.settings {
         let settings = if row.settings.is_empty() { "PyTorch's default" } else { &row.settings };
         table.row(vec![
             size(row.needed_bytes),
             row.largest_batch.map_or("–".to_owned(), format::grouped),
-            format!("{settings}{}", if row.is_current { "  (today's)" } else { "" }),
+            format!("{settings}{}", if row.is_current { "  (current)" } else { "" }),
         ]);
     }
     print(out, &table, columns)?;

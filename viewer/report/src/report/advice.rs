@@ -21,11 +21,11 @@ pub fn advised(advices: &AdviceReport, columns: usize) -> Vec<String> {
 /// Title: the peak, and the target if one is given.
 pub fn title(advices: &AdviceReport) -> String {
     let AdviceReport { device, peak_bytes, target_bytes, .. } = advices;
-    let aim = target_bytes.map(|target| format!(", {} wanted", size(target))).unwrap_or_default();
+    let aim = target_bytes.map(|target| format!(", target {}", size(target))).unwrap_or_default();
     let peak = format!("{} allocated at the peak of cuda:{device}{aim}", size(*peak_bytes));
     match advices.advice.is_empty() {
         true => format!("Advice: nothing to change ({peak})"),
-        false => format!("Advice, each by itself, best first ({peak})"),
+        false => format!("Advice, each change alone, best first ({peak})"),
     }
 }
 
@@ -47,9 +47,9 @@ fn costs(Cost { cost_ns, gpu_ns }: Cost) -> String {
     match (cost_ns, gpu_ns) {
         (Some(0), _) => "costs no time".to_owned(),
         (Some(cost), _) => format!("costs {} a step", format::time_spent(cost)),
-        (None, Some(0)) => "takes the GPU no time".to_owned(),
-        (None, Some(time)) => format!("takes the GPU {} a step", format::time_spent(time)),
-        (None, None) => "what it costs is not known".to_owned(),
+        (None, Some(0)) => "costs no GPU time".to_owned(),
+        (None, Some(time)) => format!("costs {} of GPU time a step", format::time_spent(time)),
+        (None, None) => "cost unknown".to_owned(),
     }
 }
 
@@ -58,8 +58,8 @@ pub(super) fn conclusions(advices: &AdviceReport) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(waits) = &advices.waits_for_host {
         lines.push(format!(
-            "The GPU waits for its host: a step takes {}, and what it launches runs for {}. What a change costs a step \
-             is not known then, only what it takes the GPU",
+            "The GPU waits for the host: a step takes {}, and its GPU work {}. The cost of a change is therefore its GPU \
+             time; its effect on step time is unknown",
             format::time_spent(waits.step_ns),
             format::time_spent(waits.work_ns)
         ));
@@ -82,7 +82,7 @@ pub(super) fn conclusions(advices: &AdviceReport) -> Vec<String> {
             size(set.bytes_after),
             costs(set.cost)
         )),
-        (Some(target), None) => lines.push(format!("Nothing of this, also not together, fits in {}", size(target))),
+        (Some(target), None) => lines.push(format!("No combination of these changes fits in {}", size(target))),
         (None, _) => {}
     }
     if let Some(batch) = &advices.batch {
@@ -91,7 +91,7 @@ pub(super) fn conclusions(advices: &AdviceReport) -> Vec<String> {
             percent => (format!("{}.{:02}", percent / 100, percent % 100), ""),
         };
         lines.push(format!(
-            "A batch {times} times as large{more} fits in {}, by what grows with it: {} allocated",
+            "A batch {times} times as large{more} should fit in {}: {} allocated",
             size(batch.limit_bytes),
             size(batch.bytes_after)
         ));
@@ -114,7 +114,7 @@ pub fn tried(advices: &AdviceReport, columns: usize) -> Vec<String> {
     if advices.tried.is_empty() {
         return Vec::new();
     }
-    let mut lines = vec!["Tried, and not advised".to_owned()];
+    let mut lines = vec!["Tried, but not advised".to_owned()];
     for tried in &advices.tried {
         lines.extend(wrapped("  -", &clean(&place_of_tried(tried)), columns));
     }

@@ -49,7 +49,7 @@ pub fn write_text_at(out: &mut impl Write, path: &Path, loaded: &LoadedMoment, s
         let map = moment.segments(device.index);
         if map.free_bytes > 0 {
             parts.push(vec![format!(
-                "Fragmentation: {} of {} reserved was not handed out ({}); the largest free block was {}",
+                "Fragmentation: {} of {} reserved was not allocated ({}); the largest free block was {}",
                 size(map.free_bytes),
                 size(map.reserved_bytes),
                 format::percent(map.free_bytes, map.reserved_bytes),
@@ -58,7 +58,7 @@ pub fn write_text_at(out: &mut impl Write, path: &Path, loaded: &LoadedMoment, s
         }
     }
     if moment.devices().is_empty() {
-        parts.push(vec!["No GPU memory was allocated until then.".to_owned()]);
+        parts.push(vec!["No GPU memory was allocated by then.".to_owned()]);
     }
     write_parts(out, parts, style)
 }
@@ -104,7 +104,7 @@ fn ranges(held: &Holdings, columns: usize) -> Vec<String> {
             range_name(&range.path),
         ]);
     }
-    sections::section("Ranges that the program names, each without those inside it", &table, None, columns)
+    sections::section("Named ranges, without inner ranges", &table, None, columns)
 }
 
 fn layers(names: &ReportNames<'_>, held: &Holdings, columns: usize) -> Vec<String> {
@@ -118,5 +118,5 @@ fn layers(names: &ReportNames<'_>, held: &Holdings, columns: usize) -> Vec<Strin
         let view = LayerView { root, root_class, name, class, ..LayerView::default() };
         table.row(vec![size(layer.bytes), format::percent(layer.bytes, held.attributed_bytes()), names.layer(&view)]);
     }
-    sections::section("Layers that held most, each without those inside it", &table, None, columns)
+    sections::section("Largest layers, without inner layers", &table, None, columns)
 }

@@ -38,7 +38,7 @@ pub(super) fn lines(device: &DeviceView, shares: &Shares<'_>, columns: usize) ->
     if free > 0 {
         entry(".", "free", &size(free), free);
     }
-    entry("=", if device.total_bytes > 0 { "the device's" } else { "in use" }, &size(whole), whole);
+    entry("=", if device.total_bytes > 0 { "device total" } else { "in use" }, &size(whole), whole);
     // The first row has the label for all.
     lines[1] += &format!(" {}", whole_of(device));
     lines
@@ -46,7 +46,7 @@ pub(super) fn lines(device: &DeviceView, shares: &Shares<'_>, columns: usize) ->
 
 /// Denominator of the shares of a device's memory.
 pub(super) fn whole_of(device: &DeviceView) -> &'static str {
-    if device.total_bytes > 0 { "of the device" } else { "of what is in use" }
+    if device.total_bytes > 0 { "of the device" } else { "of memory in use" }
 }
 
 /// For each column, the letter of the category at its middle; `.` without one.

@@ -41,7 +41,7 @@ pub(super) fn busy(work: &GpuWorkView) -> Option<String> {
     let share = |part| format::percent(part, work.busy.total());
     (work.busy.total() > 0).then(|| {
         format!(
-            "was busy for {} of {}, waited for the host for {}, and was idle otherwise for {}",
+            "was busy for {} of {}, waited {} for the host, and was otherwise idle for {}",
             share(work.busy.busy),
             format::time_spent(work.busy.total()),
             share(work.busy.waiting),
@@ -57,7 +57,7 @@ pub(super) fn slowed(model: &Model, work: &GpuWorkView) -> Option<&'static str> 
     let is_slowed = work.busy.waiting > work.busy.total() / 10;
     let is_complete = model.steps_timed() == model.steps_ended();
     (is_slowed && is_complete && model.steps_ended() >= MIN_STEPS)
-        .then_some("Recording each launch makes such steps longer: with --time-every 8, one of eight is recorded.")
+        .then_some("Recording every launch slows such steps: --time-every 8 records one step in eight.")
 }
 
 fn times(totals: WorkTotals, work: &GpuWorkView) -> Vec<String> {
@@ -73,7 +73,7 @@ fn by_line(names: &ReportNames<'_>, work: &GpuWorkView, columns: usize) -> Vec<S
         table.row(row);
     }
     let rest = rest(work.lines.iter().map(|line| line.totals.nanoseconds));
-    section("Lines that took longest", &table, rest, columns.saturating_sub(2))
+    section("Lines by GPU time", &table, rest, columns.saturating_sub(2))
 }
 
 fn by_layer(names: &ReportNames<'_>, work: &GpuWorkView, columns: usize) -> Vec<String> {
@@ -88,7 +88,7 @@ fn by_layer(names: &ReportNames<'_>, work: &GpuWorkView, columns: usize) -> Vec<
         table.row(row);
     }
     let rest = rest(work.layers.iter().map(|layer| layer.totals.nanoseconds));
-    section("Layers that took longest, each without those inside it", &table, rest, columns.saturating_sub(2))
+    section("Layers by GPU time, without inner layers", &table, rest, columns.saturating_sub(2))
 }
 
 fn by_kernel(kernels: &[KernelTime], work: &GpuWorkView, columns: usize) -> Vec<String> {
@@ -100,7 +100,7 @@ fn by_kernel(kernels: &[KernelTime], work: &GpuWorkView, columns: usize) -> Vec<
         table.row(row);
     }
     let rest = rest(kernels.iter().map(|kernel| kernel.totals.nanoseconds));
-    section("Kernels that took longest", &table, rest, columns.saturating_sub(2))
+    section("Kernels by GPU time", &table, rest, columns.saturating_sub(2))
 }
 
 fn copies(copies: &[KernelTime], work: &GpuWorkView, link: Option<u64>, columns: usize) -> Vec<String> {

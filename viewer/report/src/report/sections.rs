@@ -31,7 +31,7 @@ pub(super) fn peak(device: &DeviceView, steps_ended: u64) -> Vec<String> {
             let (used, when) = (size(device.used_bytes_at_peak), format::duration(device.peak_time));
             lines = vec![format!("Peak: {used} in use after {when}")];
         }
-        lines.push("  PyTorch's allocator handed out nothing on this device.".to_owned());
+        lines.push("  PyTorch allocated nothing on this device.".to_owned());
         lines.extend(limit(device));
         return lines;
     }
@@ -44,7 +44,7 @@ pub(super) fn peak(device: &DeviceView, steps_ended: u64) -> Vec<String> {
     let (reserved, used) = (device.reserved_bytes_at_peak, device.used_bytes_at_peak);
     lines.push(format!("  {} reserved and {} in use at that moment", size(reserved), size(used)));
     if device.host_bytes_at_peak > 0 {
-        lines.push(format!("  and {} in host memory, where kernels reach it slowly", size(device.host_bytes_at_peak)));
+        lines.push(format!("  and {} in host memory, which kernels access slowly", size(device.host_bytes_at_peak)));
     }
     let (reserved, used) = (device.peak_reserved_bytes, device.peak_used_bytes);
     lines.push(format!("  at most {} reserved and {} in use over the run", size(reserved), size(used)));
@@ -59,8 +59,7 @@ pub(super) fn peak(device: &DeviceView, steps_ended: u64) -> Vec<String> {
     lines.extend(limit(device));
     if device.async_allocations > 0 {
         lines.push(
-            "  Blocks came from the driver one by one: sizes are as requested, and reserved is taken to be what is allocated"
-                .to_owned(),
+            "  Each block came from the driver: sizes are as requested, and reserved equals allocated".to_owned(),
         );
     }
     lines
@@ -69,20 +68,22 @@ pub(super) fn peak(device: &DeviceView, steps_ended: u64) -> Vec<String> {
 /// Limit of the run.
 fn limit(device: &DeviceView) -> Option<String> {
     let limit = size(device.limit_bytes?);
-    let beyond = if device.spills { "what goes beyond it is put in host memory" } else { "allocations beyond it fail" };
+    let beyond = if device.spills { "memory beyond it goes to the host" } else { "allocations beyond it fail" };
     Some(format!("  a limit of {limit} was set: {beyond}"))
 }
 
 /// Memory of the device at the peak.
 pub(super) fn memory(names: &ReportNames<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
-    let mut lines = vec!["Where the memory was at the peak".to_owned()];
+    let mut lines = vec!["Memory at the peak".to_owned()];
     let held = names.model.categories(device.index).map(|view| (view.category, view.bytes_at_peak));
     let shares = bar::Shares { held: &held, host_bytes: device.host_bytes_at_peak };
     lines.extend(bar::lines(device, &shares, columns));
     if !device.used_is_known {
-        lines.push("  The driver never told the device's use: the context and other processes are missing.".to_owned());
+        lines.push(
+            "  The driver did not report the device's use: the context and other processes are missing.".to_owned(),
+        );
     } else if !device.process_is_known {
-        lines.push("  The driver does not tell processes apart here: others count as context.".to_owned());
+        lines.push("  The driver does not separate processes here: others count as context.".to_owned());
     }
     lines
 }
@@ -92,7 +93,7 @@ pub(super) fn share_title(allocated: u64, attributed: u64) -> &'static str {
     if allocated == attributed { "of allocated" } else { "of held" }
 }
 
-/// Lines that held most at the peak.
+/// Largest lines at the peak.
 pub(super) fn lines(names: &ReportNames<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
     let lines = names.model.lines(device.index);
     let held: Vec<&LineView> = lines.iter().filter(|line| line.live_bytes_at_peak > 0).collect();
@@ -100,7 +101,7 @@ pub(super) fn lines(names: &ReportNames<'_>, device: &DeviceView, columns: usize
         "at the peak",
         share_title(device.peak_allocated_bytes, device.attributed_bytes_at_peak()),
         "in backward",
-        "most at once",
+        "peak",
         "at the end",
         "line",
     ])
@@ -136,7 +137,7 @@ pub(super) fn lines_section(
 
 /// Heading of the lines with their scope, and a second line with the reason, where it is not obvious.
 fn lines_title(names: &ReportNames<'_>, device: &DeviceView) -> [String; 2] {
-    let what = "Lines that held most";
+    let what = "Largest lines";
     if names.model.scope() == Scope::Users {
         return [what.to_owned(), String::new()];
     }
@@ -144,14 +145,14 @@ fn lines_title(names: &ReportNames<'_>, device: &DeviceView) -> [String; 2] {
         Some(line) => {
             let place = names.line(Some(&line));
             let place = place.split("  ").next().unwrap_or_default();
-            format!("  {place} only calls them (--libraries=never: yours alone)")
+            format!("  {place} only calls them (--libraries=never: your lines only)")
         }
         None => String::new(),
     };
-    [format!("{what}, libraries' too"), why]
+    [format!("{what}, with libraries"), why]
 }
 
-/// Layers that held most at the peak.
+/// Largest layers at the peak.
 pub(super) fn layers(names: &ReportNames<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
     let mut layers = names.model.layers(device.index);
     layers.retain(|layer| layer.live_bytes_at_peak > 0);
@@ -185,7 +186,7 @@ pub(super) fn layers(names: &ReportNames<'_>, device: &DeviceView, columns: usiz
         row.push(names.layer(layer));
         table.row(row);
     }
-    let title = "Layers that held most, each without those inside it";
+    let title = "Largest layers, without inner layers";
     section(title, &table, rest(layers.iter().map(|layer| layer.live_bytes_at_peak)), columns)
 }
 
@@ -200,7 +201,7 @@ pub(super) fn ranges(names: &ReportNames<'_>, device: &DeviceView, columns: usiz
     let mut table = Table::of_layers(&[
         "at the peak",
         share_title(device.peak_allocated_bytes, device.attributed_bytes_at_peak()),
-        "with inside",
+        "with inner",
         "at the end",
         "allocated",
         "blocks",
@@ -218,7 +219,7 @@ pub(super) fn ranges(names: &ReportNames<'_>, device: &DeviceView, columns: usiz
             node.name(),
         ]);
     }
-    let title = "Ranges that the program names, each without those inside it";
+    let title = "Named ranges, without inner ranges";
     section(title, &table, rest(ranges.iter().map(|node| node.own.live_bytes_at_peak)), columns)
 }
 
@@ -253,7 +254,7 @@ pub(super) fn growth(names: &ReportNames<'_>, device: &DeviceView, columns: usiz
         return vec![format!("Growth between steps: no line held more after step {} than after warm-up", ended - 1)];
     };
     let total = growth.iter().fold(0_u64, |sum, line| sum.saturating_add(line.to_bytes - line.from_bytes));
-    let mut table = Table::new(&["more", "a step", "before", "at the last", "line"]);
+    let mut table = Table::new(&["more", "a step", "before", "after", "line"]);
     for line in growth.iter().take(MAX_GROWING_LINES) {
         table.row(vec![
             size(line.to_bytes - line.from_bytes),
@@ -273,7 +274,7 @@ pub(super) fn growth(names: &ReportNames<'_>, device: &DeviceView, columns: usiz
     section(&title, &table, None, columns)
 }
 
-/// Reserved memory that is not handed out, and the size of the holes.
+/// Unallocated reserved memory, and the size of the holes.
 pub(super) fn fragmentation(names: &ReportNames<'_>, device: &DeviceView) -> Vec<String> {
     let map = names.model.segments(device.index);
     if map.segments.is_empty() && device.reserved_bytes_at_peak == 0 {
@@ -281,12 +282,12 @@ pub(super) fn fragmentation(names: &ReportNames<'_>, device: &DeviceView) -> Vec
     }
     let idle = device.reserved_bytes_at_peak.saturating_sub(device.peak_allocated_bytes);
     let mut lines = vec![format!(
-        "Fragmentation: at the peak {} of {} reserved was not handed out ({})",
+        "Fragmentation: at the peak {} of {} reserved was not allocated ({})",
         size(idle),
         size(device.reserved_bytes_at_peak),
         format::percent(idle, device.reserved_bytes_at_peak)
     )];
-    // Once nothing is handed out, the holes are just the segments.
+    // Once nothing is allocated, the holes are just the segments.
     if device.allocated_bytes > 0 && map.free_bytes > 0 {
         lines.push(format!(
             "  {} {} of {} ({}), in {} segments; the largest free block is {}",
@@ -315,7 +316,7 @@ pub(super) fn fragmentation(names: &ReportNames<'_>, device: &DeviceView) -> Vec
 pub(super) fn graph_pools(names: &ReportNames<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
     let groups = findings::graph_pools_by_line(names.model, device.index);
     let sum = |of: fn(&PoolsOfLine) -> u64| groups.iter().map(of).fold(0_u64, u64::saturating_add);
-    let mut table = Table::new(&["reserved", "in no tensor", "pools", "graphs", "segments", "captured by"]);
+    let mut table = Table::new(&["reserved", "unused", "pools", "graphs", "segments", "captured by"]);
     for group in &groups {
         table.row(vec![
             size(group.reserved_bytes),
@@ -327,7 +328,7 @@ pub(super) fn graph_pools(names: &ReportNames<'_>, device: &DeviceView, columns:
         ]);
     }
     let title = format!(
-        "Private pools of CUDA graphs {}: {} reserved, {} of it in no tensor",
+        "Private pools of CUDA graphs {}: {} reserved, {} of it unused",
         names.latest,
         size(sum(|group| group.reserved_bytes)),
         size(sum(|group| group.free_bytes))
@@ -337,7 +338,7 @@ pub(super) fn graph_pools(names: &ReportNames<'_>, device: &DeviceView, columns:
 
 /// Driver memory outside PyTorch's allocator.
 pub(super) fn driver(names: &ReportNames<'_>, device: i32, title: &str, columns: usize) -> Vec<String> {
-    let mut table = Table::new(&["at the end", "kind", "taken by"]);
+    let mut table = Table::new(&["at the end", "kind", "allocated by"]);
     for held in names.model.driver_memory(device).iter().take(MAX_GROWING_LINES) {
         let times = match held.live_allocations {
             1 => "once".to_owned(),
@@ -370,7 +371,7 @@ pub(super) fn ooms(names: &ReportNames<'_>, device: &DeviceView, columns: usize)
 fn one_oom(names: &ReportNames<'_>, oom: &OomView, grows: Option<&GrowingLine>, columns: usize) -> Vec<String> {
     let layer = oom.layer.as_deref().filter(|layer| !layer.is_empty());
     let mut lines = vec![
-        format!("OUT OF MEMORY after {}: {} asked for", format::duration(oom.time), size(oom.requested_bytes)),
+        format!("OUT OF MEMORY after {}: {} requested", format::duration(oom.time), size(oom.requested_bytes)),
         format!("  by {}", names.line(oom.line.as_ref())),
     ];
     if let Some(layer) = layer {
@@ -393,9 +394,7 @@ fn one_oom(names: &ReportNames<'_>, oom: &OomView, grows: Option<&GrowingLine>, 
     if !oom.used_is_known {
         let torch = oom.reserved_bytes.max(oom.allocated_bytes);
         lines.push(format!("  {} of other driver memory of this process", size(oom.used_bytes.saturating_sub(torch))));
-        lines.push(
-            "  the device's own figure was not sampled yet: the context and what was free are not known".to_owned(),
-        );
+        lines.push("  the device's use was not sampled yet: the context and free memory are unknown".to_owned());
     } else if oom.total_bytes > 0 {
         lines.push(format!("  {} free on the device of {}", size(free_on_device), size(oom.total_bytes)));
     }
@@ -403,7 +402,7 @@ fn one_oom(names: &ReportNames<'_>, oom: &OomView, grows: Option<&GrowingLine>, 
         lines.push(format!("  a limit of {} was set for the process", size(limit)));
     }
     if oom.host_bytes > 0 {
-        lines.push(format!("  {} of its memory lay on the host", size(oom.host_bytes)));
+        lines.push(format!("  {} of its memory was on the host", size(oom.host_bytes)));
     }
     let mut table = Table::new(&["held", "", "by"]);
     let mut held = |kind: &str, name: String, bytes: u64| {
@@ -425,7 +424,7 @@ fn one_oom(names: &ReportNames<'_>, oom: &OomView, grows: Option<&GrowingLine>, 
         };
         held("layer", name, *bytes);
     }
-    lines.extend(section("  Who held what", &table, None, columns));
+    lines.extend(section("  Largest holders", &table, None, columns));
     let advice = advice(oom, grows);
     if !advice.is_empty() {
         lines.push("  What to do next".to_owned());
@@ -436,7 +435,7 @@ fn one_oom(names: &ReportNames<'_>, oom: &OomView, grows: Option<&GrowingLine>, 
 
 /// The findings, each with its next step, and the headline on the memory at the peak.
 pub(super) fn findings(names: &ReportNames<'_>, columns: usize) -> Vec<String> {
-    let mut lines = vec!["What to look at".to_owned()];
+    let mut lines = vec!["Findings".to_owned()];
     let Some(headline) = findings::headline(names.model) else { return Vec::new() };
     let found: Vec<Finding> = findings::of(names.model);
     for Finding { what, next, .. } in &found {
@@ -445,7 +444,7 @@ pub(super) fn findings(names: &ReportNames<'_>, columns: usize) -> Vec<String> {
     }
     lines.extend(wrapped(" ", &clean(&headline.text()), columns));
     if found.is_empty() {
-        lines.extend(wrapped(" ", "Nothing grows, nothing failed, and little is left unused.", columns));
+        lines.extend(wrapped(" ", "No growth, no errors, little fragmentation.", columns));
     }
     lines
 }

@@ -36,12 +36,7 @@ pub fn write_text(out: &mut impl Write, path: &Path, run: &AdvisedTrace, style: 
         parts.push(sections::growth(&names, &device, columns));
         parts.push(sections::fragmentation(&names, &device));
         parts.push(sections::graph_pools(&names, &device, columns));
-        parts.push(sections::driver(
-            &names,
-            device.index,
-            "Driver memory taken by others than PyTorch's allocator",
-            columns,
-        ));
+        parts.push(sections::driver(&names, device.index, "Driver memory outside PyTorch's allocator", columns));
     }
     if model.devices().is_empty() {
         parts.push(vec!["No GPU memory was allocated.".to_owned()]);
@@ -134,7 +129,7 @@ pub(super) fn process(model: &Model) -> Vec<String> {
 /// End of the process.
 pub(super) fn ending(model: &Model) -> String {
     match model.end().map(|end| (end.code, end.signal)) {
-        None => "no end was recorded: it still runs, or was killed".to_owned(),
+        None => "no end was recorded (running, or killed)".to_owned(),
         Some((_, Some(signal))) => signals::describe(signal),
         Some((Some(code), None)) => format!("ended with exit code {code}"),
         Some((None, None)) => "ended".to_owned(),
@@ -168,20 +163,20 @@ pub(super) fn notes_of(model: &Model, skipped: &Skipped, truncated: bool) -> Vec
     let Skipped { count, first } = skipped;
     if *count > 0 {
         let lines = if *count == 1 { "line was" } else { "lines were" };
-        let mut note = vec![format!("{} garbled {lines} passed over:", format::grouped(*count))];
+        let mut note = vec![format!("{} garbled {lines} skipped:", format::grouped(*count))];
         note.extend(
             first.iter().map(|line| format!("line {} (at byte {}): {}", line.line, line.offset, clean(&line.reason))),
         );
         notes.push(note);
     }
     if truncated {
-        notes.push(vec!["the trace is cut short; the report covers what there is.".to_owned()]);
+        notes.push(vec!["the trace is cut short; the report covers the readable part.".to_owned()]);
     }
     notes.extend(deep_stacks(model).map(|note| vec![format!("{note}.")]));
     let anomalies = model.anomalies();
     if anomalies.total() > 0 {
         notes.push(vec![format!(
-            "{} events did not add up and were left out (see trace.anomalies in --json).",
+            "{} inconsistent events were left out (see trace.anomalies in --json).",
             format::grouped(anomalies.total())
         )]);
     }

@@ -67,7 +67,7 @@ pub(super) fn epochs(model: &Model, columns: usize) -> Vec<String> {
         ]);
     }
     let rest = (left_out > 0).then(|| format!("  and {} before them", format::counted(left_out as u64, "row")));
-    section("The training, by epoch", &table, rest, columns)
+    section("Training by epoch", &table, rest, columns)
 }
 
 /// Method of the gradient computation: `8 pieces, micro-batches`.

@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_copied_waits_until_its_region_is_pinned_and_no_longer() {
+    fn copies_wait_only_for_their_own_region() {
         // GIVEN two regions that are being pinned
         let regions = [0x1000_0000, 0x2000_0000].map(|address| {
             let making = Mutex::new(RegionState::Making);

@@ -48,7 +48,7 @@ pub(super) fn settings(answer: &Answer) -> Markup {
 /// Settings in words.
 fn settings_title(settings: &str, is_current: bool) -> String {
     let what = if settings.is_empty() { "PyTorch’s default" } else { settings };
-    format!("{what}{}", if is_current { "  (today’s)" } else { "" })
+    format!("{what}{}", if is_current { "  (current)" } else { "" })
 }
 
 /// Phases, if there are several.
@@ -90,7 +90,7 @@ pub(super) fn held(answer: &Answer) -> Markup {
     html! {
         p {
             "At the peak, in step " (format::grouped(peak.step as u64)) " in " (peak.phase) ", "
-            (size(peak.allocated_bytes)) " were allocated. The last block was asked for by "
+            (size(peak.allocated_bytes)) " were allocated. The last block was requested by "
             code { (name(&peak.line)) } ", layer " code { (name(&peak.layer)) } "."
         }
         @for (what, rows) in parts { h3 { "The peak by " (what) } (held_by(what, rows, peak.allocated_bytes)) }

@@ -64,7 +64,7 @@ pub(super) fn figure(answer: &Answer, timeline: &PlannedTimeline) -> Markup {
             li { "▼ the peak" }
         }
         p.note {
-            "From left to right: the recorded requests for memory, equally far apart. Later steps repeat the last one"
+            "Left to right: the recorded memory requests, evenly spaced. Later steps repeat the last one"
             (later(answer, at_peak.allocated))
         }
     };

@@ -26,7 +26,7 @@ pub(super) fn section(advices: Option<&AdviceReport>) -> Markup {
             }
             @for line in conclusions(advices) { p { (clean(&line)) } }
             @if !advices.tried.is_empty() {
-                h3 { "Tried, and not advised" }
+                h3 { "Tried, but not advised" }
                 ul { @for tried in &advices.tried { li { (clean(&place_of_tried(tried))) } } }
             }
         }

@@ -78,14 +78,14 @@ fn summary(names: &ReportNames<'_>, loaded: &LoadedMoment, devices: &[(DeviceVie
     let words =
         match devices.iter().max_by_key(|(device, held)| (held.allocated_bytes, std::cmp::Reverse(device.index))) {
             Some((device, held)) => describe(names, words, device, held, devices.len()),
-            None => words.and(": no GPU memory was allocated until then."),
+            None => words.and(": no GPU memory was allocated by then."),
         };
     html! {
         section.verdict aria-label="the moment" {
             p { (markup_words(&words)) }
             p.next {
-                "This page is of that moment. What is worth looking at, growth, steps, and the most that lines and \
-                 layers ever held are of the whole run, and on its page (without a moment)."
+                "This page shows one moment. The page of the whole run (without a moment) has findings, growth, steps, and \
+                 the peaks of lines and layers."
             }
         }
     }
@@ -97,7 +97,7 @@ fn describe(names: &ReportNames<'_>, words: Words, device: &DeviceView, held: &H
     if device.total_bytes > 0 {
         let (used, total) = (size(held.used_bytes), size(device.total_bytes));
         words = words.and(format!(
-            ", and {used} of its {total} in use ({})",
+            ", and {used} of its {total} was in use ({})",
             format::percent(held.used_bytes, device.total_bytes)
         ));
     }
@@ -112,7 +112,7 @@ fn describe(names: &ReportNames<'_>, words: Words, device: &DeviceView, held: &H
     match held.lines[names.model.scope()].iter().find(|line| line.line.is_some()) {
         Some(line) => {
             let place = names.line(line.line.as_ref()).replacen("  ", " ", 1);
-            words.and(" The line that held most is ").and_code(place).and(format!(" with {}.", size(line.bytes)))
+            words.and(" The largest line is ").and_code(place).and(format!(" with {}.", size(line.bytes)))
         }
         None => words,
     }
@@ -131,16 +131,13 @@ fn section(
     let mark = timeline::Mark { time, text: format!("{} allocated {}", size(held.allocated_bytes), when(loaded)) };
     let blocks = snapshot.blocks.iter().filter(|(on, _)| *on == index).map(|(_, block)| block);
     let holders = layers::holders(names.model, index, blocks);
-    let measured = (Measure::Live, "was held at the moment");
+    let measured = (Measure::Live, "held at the moment");
     let parts = [
-        ("Lines that held most", tables::lines_at(names, device, devices, held)),
+        ("Largest lines", tables::lines_at(names, device, devices, held)),
         ("Calls at the moment", device::flamegraphs(names, device, devices, &snapshot.model.calls(index), measured)),
         ("Layers", layers::tree_of(&holders, "then", devices)),
-        ("Ranges that the program names", tables::ranges_at(devices, held)),
-        (
-            "Driver memory taken by others than PyTorch’s allocator",
-            tables::driver_at(&snapshot.model, index, "at the moment"),
-        ),
+        ("Named ranges", tables::ranges_at(devices, held)),
+        ("Driver memory outside PyTorch’s allocator", tables::driver_at(&snapshot.model, index, "at the moment")),
     ];
     let content = html! {
         (tiles(device, held, away))
@@ -179,7 +176,7 @@ fn fragmentation(snapshot: &ResolvedSnapshot, device: i32) -> Markup {
         return Markup::default();
     }
     note(&format!(
-        "Fragmentation: {} of {} reserved was not handed out ({}); the largest free block was {}",
+        "Fragmentation: {} of {} reserved was not allocated ({}); the largest free block was {}",
         size(map.free_bytes),
         size(map.reserved_bytes),
         format::percent(map.free_bytes, map.reserved_bytes),

@@ -17,14 +17,14 @@ const CALLS: usize = 2400;
 /// Section of a device; `devices`: number of devices on the page.
 pub(super) fn section(names: &ReportNames<'_>, device: &DeviceView, devices: usize) -> Markup {
     let parts = [
-        ("Lines that held most", tables::lines(names, device, devices)),
+        ("Largest lines", tables::lines(names, device, devices)),
         ("Calls at the peak", calls(names, device, devices)),
         ("Layers", layers::tree(names, device, devices)),
-        ("Ranges that the program names", tables::ranges(names, device, devices)),
+        ("Named ranges", tables::ranges(names, device, devices)),
         ("GPU time", gpu_time::chapter(names, device, devices)),
         ("Growth between steps", tables::growth(names, device)),
         ("Steps", tables::steps(names, device, devices)),
-        ("Driver memory taken by others than PyTorch’s allocator", tables::driver(names, device.index)),
+        ("Driver memory outside PyTorch’s allocator", tables::driver(names, device.index)),
     ];
     let content = html! {
         (tiles(names, device))
@@ -56,7 +56,7 @@ pub(super) fn titled(parts: &[(&str, Markup)]) -> Markup {
 
 /// The limit of a device, if it has one.
 pub(super) fn limit_tile(device: &DeviceView) -> Option<Tile> {
-    let beyond = if device.spills { "beyond it memory is put on the host" } else { "beyond it allocations fail" };
+    let beyond = if device.spills { "memory beyond it goes to the host" } else { "allocations beyond it fail" };
     device.limit_bytes.map(|limit| ("limit", limit, beyond.to_owned()))
 }
 
@@ -104,7 +104,7 @@ fn tiles(names: &ReportNames<'_>, device: &DeviceView) -> Markup {
 /// Flamegraphs of the calls at the peak.
 fn calls(names: &ReportNames<'_>, device: &DeviceView, devices: usize) -> Markup {
     let all = names.model.calls(device.index);
-    flamegraphs(names, device, devices, &all, (Measure::AtPeak, "is still held at the peak"))
+    flamegraphs(names, device, devices, &all, (Measure::AtPeak, "still held at the peak"))
 }
 
 /// Flamegraphs: the user's lines first, and libraries' calls on request; empty without memory.
@@ -129,8 +129,8 @@ pub(super) fn flamegraphs(
     };
     html! {
         p.note {
-            "Callers above, what they called below; as wide as what was allocated there and " (held) ". \
-             What backward allocated is counted where its forward was."
+            "Callers above, callees below. Width: bytes allocated there and " (held)
+            ". Memory allocated by backward is counted at its forward."
         }
         div.scroll { (draw(&users, yours)) }
         details.more {

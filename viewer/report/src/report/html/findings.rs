@@ -19,7 +19,7 @@ pub(super) fn section(names: &ReportNames<'_>) -> Markup {
 /// Findings, each with its next step, and a last sentence. `is_bad`: the first finding ended the run.
 pub(in crate::report) fn finding_list(is_bad: bool, found: &[(&Words, &str)], last: Option<Markup>) -> Markup {
     html! {
-        section.verdict.bad[is_bad].warn[!is_bad && !found.is_empty()] aria-label="what to look at" {
+        section.verdict.bad[is_bad].warn[!is_bad && !found.is_empty()] aria-label="findings" {
             @for (what, next) in found { p { (markup_words(what)) br; span.next { "→ " (clean(next)) } } }
             @if let Some(last) = last { p { (last) } }
         }

@@ -154,7 +154,7 @@ pub(super) fn tree_and_each(
     html! {
         @if !tree.0.is_empty() {
             (tree)
-            details.more { summary { "every layer by itself" } (tables::layers(names, device, devices)) }
+            details.more { summary { "every layer alone" } (tables::layers(names, device, devices)) }
         }
     }
 }
@@ -217,7 +217,7 @@ pub(super) fn tree_of(layers: &[Holder], when: &str, devices: usize) -> Markup {
         div.scroll {
             div.tree {
                 div.row.head aria-hidden="true" {
-                    span { "layer, with those inside it" }
+                    span { "layer (with inner layers)" }
                     span.num { (when) }
                     @for (_, title) in COLUMNS { span.num { (title) } }
                     span.num { "others" }

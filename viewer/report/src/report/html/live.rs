@@ -158,7 +158,7 @@ pub fn part(shown: Shown<'_>, index: i32, part: PagePart) -> Markup {
             layers::tree_and_each(&names, &device, &holders, names.latest, 1)
         }
         PagePart::Calls => {
-            let held = if names.latest == "now" { "is held now" } else { "was held then" };
+            let held = if names.latest == "now" { "held now" } else { "held then" };
             flamegraphs(&names, &device, 1, &names.model.calls(index), (Measure::Live, held))
         }
         PagePart::Map => map::figure(&names, &device),
@@ -169,8 +169,8 @@ pub fn part(shown: Shown<'_>, index: i32, part: PagePart) -> Markup {
         }
         PagePart::Time => gpu_time::chapter(&names, &device, 1),
         PagePart::Others => titled(&[
-            ("Ranges that the program names", tables::ranges(&names, &device, 1)),
-            ("Driver memory taken by others than PyTorch’s allocator", tables::driver(&names, index)),
+            ("Named ranges", tables::ranges(&names, &device, 1)),
+            ("Driver memory outside PyTorch’s allocator", tables::driver(&names, index)),
             ("Pinned host memory", tables::driver(&names, HOST)),
         ]),
     };
@@ -180,15 +180,14 @@ pub fn part(shown: Shown<'_>, index: i32, part: PagePart) -> Markup {
 /// Explains an empty part, and how to fill it.
 fn nothing(part: PagePart) -> &'static str {
     match part {
-        PagePart::Memory | PagePart::Lines | PagePart::Calls => "Nothing was allocated until then.",
-        PagePart::Layers => "No layer has allocated anything: layers are PyTorch modules that were called.",
+        PagePart::Memory | PagePart::Lines | PagePart::Calls => "Nothing was allocated by then.",
+        PagePart::Layers => "No layer has allocated memory. Layers are PyTorch modules that the program called.",
         PagePart::Map => "PyTorch’s allocator had no memory of this device then.",
         PagePart::Steps => "No step has ended: a step is a call of an optimizer’s step().",
         PagePart::Time => {
-            "Kernels were not recorded: start the program with `memlab run --time`; `memlab doctor` says whether that works here."
+            "Kernels were not recorded: start the program with `memlab run --time`; `memlab doctor` checks whether that \
+             works here."
         }
-        PagePart::Others => {
-            "The program names no ranges, and nobody but PyTorch’s allocator has memory of this device."
-        }
+        PagePart::Others => "The program names no ranges, and only PyTorch’s allocator has memory of this device.",
     }
 }

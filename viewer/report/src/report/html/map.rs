@@ -55,7 +55,7 @@ pub(super) fn figure(names: &ReportNames<'_>, device: &DeviceView) -> Markup {
 
 fn description(map: &SegmentMap, row_bytes: u64) -> String {
     format!(
-        "{} in {}, by address, a row for {}. {} of it are free ({}); the largest free block is {}, so a larger one needs a new \
+        "{} in {}, by address, {} a row. {} are free ({}); the largest free block is {}. A larger block needs a new \
          segment.",
         size(map.reserved_bytes),
         plural(map.segments.len() as u64, "segment"),

@@ -41,7 +41,7 @@ pub(super) fn figure_at(device: &DeviceView, held: &[(Category, u64)], away: u64
     let whole = device.total_bytes.max(used);
     let then = MomentMemory { held: held.to_vec(), away, free: whole - used, whole };
     html! {
-        h3 { "Where the memory was" }
+        h3 { "Memory by category" }
         figure.memory { (bars(device, "then", &then)) (figures(device, &["at the moment"], &[&then])) }
     }
 }
@@ -53,7 +53,7 @@ pub(super) fn figure(names: &ReportNames<'_>, device: &DeviceView) -> Markup {
     let end = MomentMemory::new(device, &views, device.host_bytes, |view| view.bytes);
     let fragmentation = sections::fragmentation(names, device);
     html! {
-        h3 { "Where the memory was" }
+        h3 { "Memory by category" }
         figure.memory {
             (bars(device, "at the peak", &peak))
             (bar(device, names.latest, &end))
@@ -61,11 +61,11 @@ pub(super) fn figure(names: &ReportNames<'_>, device: &DeviceView) -> Markup {
                 (figures(device, &["at the peak", names.latest], &[&peak, &end]))
                 div {
                     @if !device.used_is_known {
-                        (note("The driver never told the device’s use: the context and other processes are missing."))
+                        (note("The driver did not report the device’s use: the context and other processes are missing."))
                     } @else if !device.process_is_known {
-                        (note("The driver does not tell processes apart here: others count as context."))
+                        (note("The driver does not separate processes here: others count as context."))
                     }
-                    // Reserved memory that is not handed out.
+                    // Unallocated reserved memory.
                     @if !fragmentation.is_empty() {
                         p.note { (broken(&fragmentation)) }
                     }
@@ -115,7 +115,7 @@ fn figures(device: &DeviceView, whens: &[&str], moments: &[&MomentMemory]) -> Ma
                     @if any(&|moment| moment.free) { (row(sign(".", "free"), true, &|moment| moment.free)) }
                 }
                 tfoot {
-                    @let what = if device.total_bytes > 0 { "the device’s" } else { "in use" };
+                    @let what = if device.total_bytes > 0 { "device total" } else { "in use" };
                     (row(sign("=", what), moments.len() == 1, &|moment| moment.whole))
                 }
             }

@@ -40,7 +40,7 @@ fn article(names: &ReportNames<'_>, oom: &OomView) -> Markup {
     let layer = oom.layer.as_deref().filter(|layer| !layer.is_empty());
     html! {
         article.oom {
-            h3 { "✖ Out of memory after " (format::duration(oom.time)) ": " (size(oom.requested_bytes)) " asked for" }
+            h3 { "✖ Out of memory after " (format::duration(oom.time)) ": " (size(oom.requested_bytes)) " requested" }
             ul {
                 li {
                     "by " code { (name(&names.line(oom.line.as_ref()))) }
@@ -52,7 +52,7 @@ fn article(names: &ReportNames<'_>, oom: &OomView) -> Markup {
                     (size(oom.largest_free_block_bytes))
                 }
                 @if !oom.used_is_known {
-                    li { "the device’s own figure was not sampled yet: the context and what was free are not known" }
+                    li { "the device’s use was not sampled yet: the context and free memory are unknown" }
                 } @else if oom.total_bytes > 0 {
                     li {
                         (size(oom.total_bytes.saturating_sub(oom.used_bytes))) " free on the device of "
@@ -60,7 +60,7 @@ fn article(names: &ReportNames<'_>, oom: &OomView) -> Markup {
                     }
                 }
                 @if let Some(limit) = oom.limit_bytes { li { "a limit of " (size(limit)) " was set for the process" } }
-                @if oom.host_bytes > 0 { li { (size(oom.host_bytes)) " of its memory lay on the host" } }
+                @if oom.host_bytes > 0 { li { (size(oom.host_bytes)) " of its memory was on the host" } }
             }
             (what_next(names, oom))
             (held(names, oom))
@@ -92,7 +92,7 @@ fn held(names: &ReportNames<'_>, oom: &OomView) -> Markup {
         Some(layer) => html! { (name(layer)) },
     };
     html! {
-        h4 { "Who held what" }
+        h4 { "Largest holders" }
         div.columns {
             (list("by category", categories.iter().map(|(held, bytes)| (category(*held), *bytes))))
             (list("by line", oom.lines.iter().map(|(held, bytes)| (line(held.as_ref()), *bytes))))

@@ -86,9 +86,9 @@ pub(super) fn lines_until(names: &ReportNames<'_>, device: &DeviceView) -> Marku
             (names.latest, Kind::Sorted, &|line| bytes(line.live_bytes, most)),
             (share_title(device.allocated_bytes, whole), Kind::Percent, &|line| percent(line.live_bytes, whole)),
             ("in backward", Kind::Number, &|line| bytes(line.backward_bytes, None)),
-            ("with what it called", Kind::Number, &|line| bytes(inclusive(line).unwrap_or(line.live_bytes), None)),
+            ("with callees", Kind::Number, &|line| bytes(inclusive(line).unwrap_or(line.live_bytes), None)),
             ("at the peak", Kind::Number, &|line| bytes(line.live_bytes_at_peak, None)),
-            ("most at once", Kind::Number, &|line| bytes(line.peak_live_bytes, None)),
+            ("peak", Kind::Number, &|line| bytes(line.peak_live_bytes, None)),
             ("blocks", Kind::Number, &|line| count(line.allocations)),
             ("line", Kind::Name, &|line| place(names, line.line.as_ref())),
         ];
@@ -100,7 +100,7 @@ pub(super) fn lines_until(names: &ReportNames<'_>, device: &DeviceView) -> Marku
 
 /// Label of the table of lines.
 fn title_of(scope: Scope) -> &'static str {
-    if scope == Scope::Users { "lines" } else { "lines with libraries’" }
+    if scope == Scope::Users { "lines" } else { "lines with libraries" }
 }
 
 /// The user's lines, with a checkbox to include libraries' lines.
@@ -143,8 +143,8 @@ fn lines_in(names: &ReportNames<'_>, device: &DeviceView, devices: usize, scope:
         ("at the peak", Kind::Sorted, &|line| bytes(line.live_bytes_at_peak, most)),
         (share, Kind::Percent, &|line| percent(line.live_bytes_at_peak, whole)),
         ("in backward", Kind::Number, &|line| bytes(line.backward_bytes_at_peak, None)),
-        ("with what it called", Kind::Number, &|line| bytes(inclusive(line).unwrap_or(line.live_bytes_at_peak), None)),
-        ("most at once", Kind::Number, &|line| bytes(line.peak_live_bytes, None)),
+        ("with callees", Kind::Number, &|line| bytes(inclusive(line).unwrap_or(line.live_bytes_at_peak), None)),
+        ("peak", Kind::Number, &|line| bytes(line.peak_live_bytes, None)),
         (names.latest, Kind::Number, &|line| bytes(line.live_bytes, None)),
         ("blocks", Kind::Number, &|line| count(line.allocations)),
         ("line", Kind::Name, &|line| place(names, line.line.as_ref())),
@@ -160,13 +160,13 @@ pub(super) fn layers(names: &ReportNames<'_>, device: &DeviceView, devices: usiz
     let columns: [Column<'_, LayerView>; 9] = [
         ("at the peak", Kind::Sorted, &|layer| bytes(layer.live_bytes_at_peak, most)),
         (names.latest, Kind::Number, &|layer| bytes(layer.live_bytes, None)),
-        ("most parameters", Kind::Number, &|layer| bytes(layer.parameter_bytes, None)),
-        ("most gradients", Kind::Number, &|layer| bytes(layer.gradient_bytes, None)),
-        ("most optimizer", Kind::Number, &|layer| bytes(layer.optimizer_state_bytes, None)),
-        ("most activations", Kind::Number, &|layer| bytes(layer.activation_bytes, None)),
+        ("peak parameters", Kind::Number, &|layer| bytes(layer.parameter_bytes, None)),
+        ("peak gradients", Kind::Number, &|layer| bytes(layer.gradient_bytes, None)),
+        ("peak optimizer", Kind::Number, &|layer| bytes(layer.optimizer_state_bytes, None)),
+        ("peak activations", Kind::Number, &|layer| bytes(layer.activation_bytes, None)),
         ("allocated in forward", Kind::Number, &|layer| bytes(layer.forward_bytes, None)),
         ("in backward", Kind::Number, &|layer| bytes(layer.backward_bytes, None)),
-        ("layer (without those inside it)", Kind::Name, &|layer| text(&names.layer(layer))),
+        ("layer (without inner layers)", Kind::Name, &|layer| text(&names.layer(layer))),
     ];
     capped("layers", &layers, rows(devices), |layer| layer.live_bytes_at_peak, &columns)
 }
@@ -180,11 +180,11 @@ pub(super) fn ranges(names: &ReportNames<'_>, device: &DeviceView, devices: usiz
     let columns: [Column<'_, RangeNode>; 7] = [
         ("at the peak", Kind::Sorted, &|node| bytes(node.own.live_bytes_at_peak, most)),
         (share, Kind::Percent, &|node| percent(node.own.live_bytes_at_peak, whole)),
-        ("with those inside it", Kind::Number, &|node| bytes(node.inclusive.live_bytes_at_peak, None)),
+        ("with inner", Kind::Number, &|node| bytes(node.inclusive.live_bytes_at_peak, None)),
         (names.latest, Kind::Number, &|node| bytes(node.own.live_bytes, None)),
         ("allocated over the run", Kind::Number, &|node| bytes(node.own.allocated_bytes, None)),
         ("blocks", Kind::Number, &|node| count(node.own.allocations)),
-        ("range (without those inside it)", Kind::Name, &|node| text(&node.name())),
+        ("range (without inner ranges)", Kind::Name, &|node| text(&node.name())),
     ];
     capped("ranges", &ranges, rows(devices), |node| node.own.live_bytes_at_peak, &columns)
 }
@@ -200,7 +200,7 @@ pub(super) fn ranges_at(devices: usize, held: &Holdings) -> Markup {
         &[
             ("at the moment", Kind::Sorted, &|range| bytes(range.bytes, most)),
             (share_title(held.allocated_bytes, whole), Kind::Percent, &|range| percent(range.bytes, whole)),
-            ("range (without those inside it)", Kind::Name, &|range| text(&range_name(&range.path))),
+            ("range (without inner ranges)", Kind::Name, &|range| text(&range_name(&range.path))),
         ],
     )
 }
@@ -222,7 +222,7 @@ pub(super) fn growth(names: &ReportNames<'_>, device: &DeviceView) -> Markup {
         ("more", Kind::Sorted, &|line| bytes(more(line), most)),
         ("a step", Kind::Number, &|line| bytes(line.bytes_per_step.max(0.0) as u64, None)),
         ("before", Kind::Number, &|line| bytes(line.from_bytes, None)),
-        ("at the last", Kind::Number, &|line| bytes(line.to_bytes, None)),
+        ("after", Kind::Number, &|line| bytes(line.to_bytes, None)),
         ("line", Kind::Name, &|line| place(names, line.line.as_ref())),
     ];
     html! {

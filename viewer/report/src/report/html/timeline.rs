@@ -105,14 +105,14 @@ pub(super) fn figure(model: &Model, device: &DeviceView, moment: Option<&Mark>) 
                     data-columns=(figures(&columns)) {
                     (chart.grid())
                     @for (band, bytes) in BANDS { path.{ "band" (band) } d=(area(&chart, &columns, bytes)) {} }
-                    @if shows_total { (chart.total(device.total_bytes, &format!("the device’s {total}"))) }
+                    @if shows_total { (chart.total(device.total_bytes, &format!("device total {total}"))) }
                     @if let Some(limit) = device.limit_bytes.filter(|limit| *limit < most) {
                         @let y = chart.y(limit);
                         g.limit {
                             path d=(format!("M{LEFT} {y:.1}H{RIGHT}")) {}
                             text.end x=(RIGHT - 6.0) y=(px(y - 5.0)) {
                                 "the limit of " (size(limit))
-                                @if device.spills { ", beyond it memory lies on the host" }
+                                @if device.spills { ", memory beyond it is on the host" }
                             }
                         }
                     }
@@ -242,7 +242,7 @@ fn marks(chart: &Chart, model: &Model, device: &DeviceView, moment: Option<&Mark
     let at = format!("{} {what} after {}", size(peak), format::duration(device.peak_time));
     html! {
         @for (index, oom) in ooms.enumerate() {
-            @let label = format!("out of memory: {} asked for", size(oom.requested_bytes));
+            @let label = format!("out of memory: {} requested", size(oom.requested_bytes));
             (mark("oom", oom.time, at_oom, '✖', if index == 0 { &label } else { "" }))
         }
         (mark("peak", device.peak_time, at_peak, '▼', &at))

@@ -79,7 +79,7 @@ fn out_of_memory(names: &RankNames<'_>, first: &FirstOom) -> JobFinding {
         what = what.and(format!("{}: ", format::step_reached(oom.step)));
     }
     what = what.and_code(names.line(oom.line.as_ref())).and(format!(
-        " asked for {} with {} allocated",
+        " requested {} with {} allocated",
         size(oom.requested_bytes),
         size(oom.allocated_bytes)
     ));
@@ -104,12 +104,12 @@ fn out_of_memory(names: &RankNames<'_>, first: &FirstOom) -> JobFinding {
     let is_alone =
         held.is_some_and(|[_, median, _]| oom.allocated_bytes.saturating_sub(median) > oom.allocated_bytes / 10);
     let next = if held.is_none() {
-        format!("`{}` says what it held then.", report_of(rank))
+        format!("`{}` shows its memory at that moment.", report_of(rank))
     } else if is_alone {
-        format!("It held more than the others: `{}` says what.", report_of(rank))
+        format!("It held more than the others: `{}` shows its memory.", report_of(rank))
     } else {
         format!(
-            "The others were as full: less has to be held at once. `memlab advise {}` says what can be.",
+            "The others were as full: all ranks must use less memory. `memlab advise {}` suggests changes.",
             typed_path(&rank.path)
         )
     };
@@ -132,16 +132,16 @@ fn growth(names: &RankNames<'_>) -> Option<JobFinding> {
     let ranks: Vec<usize> = grown.iter().map(|(at, ..)| *at).collect();
     let whose = if ranks.len() > 1 { format!("; most on rank {}, ", names.rank(most)) } else { ", ".to_owned() };
     let line = job.ranks[most].own_device()?.growth[job.scope].first()?;
-    let what = Words::strong("It grows")
+    let what = Words::strong("Growth")
         .and(format!(
-            " on {}{whose}where lines hold {} more than after warm-up, {} a step, most of it ",
+            " on {}{whose}where lines hold {} more than after warm-up, {} a step, mostly ",
             names.ranks(ranks.iter().copied()),
             size(bytes),
             size(per_step as u64)
         ))
         .and_code(names.line(line.line.as_ref()))
         .and(".");
-    let next = format!("`{}` says what is kept and why.", report_of(&job.ranks[most]));
+    let next = format!("`{}` shows the cause.", report_of(&job.ranks[most]));
     Some(JobFinding { kind: "leak", ranks, bytes, what, next })
 }
 
@@ -161,8 +161,8 @@ fn difference(names: &RankNames<'_>, is_more: bool) -> Option<JobFinding> {
     let (most, word) = (peak.ranks.first()?, if is_more { "more" } else { "less" });
     let among = if job.has_stages { " of its stage" } else { "" };
     let upto = if peak.ranks.len() > 1 { "up to " } else { "" };
-    let mut what = Words::strong("Not alike").and(format!(
-        ": {} held {upto}{} {word} than the median rank{among} at the peak ({}, the median is {})",
+    let mut what = Words::strong("Imbalance").and(format!(
+        ": {} held {upto}{} {word} than the median rank{among} at the peak ({}; median {})",
         names.ranks(peak.ranks.iter().map(|rank| rank.at)),
         size(peak.bytes()),
         size(most.bytes),
@@ -196,13 +196,13 @@ fn behind(names: &RankNames<'_>) -> Option<JobFinding> {
         return None;
     }
     let what = Words::strong("Behind").and(format!(
-        ": rank {} ended {}, rank {} {}.",
+        ": rank {} ended {}, rank {} ended {}.",
         names.rank(steps.least.at),
         format::counted(steps.least.value, "step"),
         names.rank(steps.most.at),
         format::grouped(steps.most.value)
     ));
-    let next = format!("`{}` says how it ended.", report_of(&names.job.ranks[steps.least.at]));
+    let next = format!("`{}` shows how it ended.", report_of(&names.job.ranks[steps.least.at]));
     Some(JobFinding { kind: "behind", ranks: vec![steps.least.at], bytes: 0, what, next })
 }
 
@@ -213,28 +213,26 @@ fn foreign_contexts(names: &RankNames<'_>) -> Vec<JobFinding> {
         let host = names.job.ranks[context.at].header.host.as_str();
         by_device.entry((host, context.owner, context.device)).or_default().push(context);
     }
-    let finding = |((host, owner, device), contexts): (
-        (&str, Option<usize>, i32),
-        Vec<&memlab_job::ForeignContext>,
-    )| {
-        let bytes = contexts.iter().fold(0_u64, |sum, context| sum.saturating_add(context.bytes));
-        let ranks: Vec<usize> = contexts.iter().map(|context| context.at).collect();
-        let place = match owner {
-            Some(owner) => format!("cuda:{device} of {host}, the device of rank {}", names.rank(owner)),
-            None => format!("cuda:{device} of {host}, which no rank uses"),
+    let finding =
+        |((host, owner, device), contexts): ((&str, Option<usize>, i32), Vec<&memlab_job::ForeignContext>)| {
+            let bytes = contexts.iter().fold(0_u64, |sum, context| sum.saturating_add(context.bytes));
+            let ranks: Vec<usize> = contexts.iter().map(|context| context.at).collect();
+            let place = match owner {
+                Some(owner) => format!("cuda:{device} of {host}, the device of rank {}", names.rank(owner)),
+                None => format!("cuda:{device} of {host}, which no rank uses"),
+            };
+            let mut what = Words::strong("Stray contexts").and(format!(
+                ": {} held {} on {place}",
+                names.ranks(ranks.iter().copied()),
+                size(bytes)
+            ));
+            if let Some(line) = contexts.iter().find_map(|context| context.line.as_ref()) {
+                what = what.and("; allocated there by ").and_code(names.line(Some(line)));
+            }
+            let next =
+                "Call torch.cuda.set_device(LOCAL_RANK) before any GPU use, and torch.load(…, map_location=\"cpu\").";
+            JobFinding { kind: "stray_context", ranks, bytes, what: what.and("."), next: next.to_owned() }
         };
-        let mut what = Words::strong("Contexts on others' devices").and(format!(
-            ": {} held {} on {place}",
-            names.ranks(ranks.iter().copied()),
-            size(bytes)
-        ));
-        if let Some(line) = contexts.iter().find_map(|context| context.line.as_ref()) {
-            what = what.and("; there allocated ").and_code(names.line(Some(line)));
-        }
-        let next =
-            "torch.cuda.set_device(LOCAL_RANK) before anything is on a GPU, and torch.load(…, map_location=\"cpu\").";
-        JobFinding { kind: "stray_context", ranks, bytes, what: what.and("."), next: next.to_owned() }
-    };
     let mut found: Vec<JobFinding> = by_device.into_iter().map(finding).collect();
     found.sort_by_key(|finding| std::cmp::Reverse(finding.bytes));
     found

@@ -63,8 +63,8 @@ pub(super) fn heat_map(job: &Job) -> Markup {
         }
     };
     let caption = html! {
-        "The stronger the colour, the more was allocated; the strongest is " (size(most))
-        ". A red mark is an out-of-memory."
+        "A stronger colour means more allocated; the strongest is " (size(most))
+        ". A red mark is an out-of-memory error."
     };
     chart::figure(&svg, &caption)
 }

@@ -35,17 +35,17 @@ pub fn write_job_html(out: &mut impl io::Write, job: &Job) -> io::Result<()> {
             (findings_section(&names))
             section #over-time { h2 { "Ranks over time" } (heat_map(job)) }
             section #side-by-side {
-                h2 { "Side by side" }
+                h2 { "Ranks compared" }
                 (figures(&names))
                 h3 { "Every rank" }
                 (ranks(&names))
             }
             @if !differences.0.is_empty() {
                 section #differences {
-                    h2 { "What differs" }
+                    h2 { "Differences" }
                     p.note {
-                        "From the median over the " (compared(&names))
-                        ", each at its peak; the figure is of the rank that differs most."
+                        "From the median of the " (compared(&names))
+                        ", each at its peak; the figure is that of the rank that differs most."
                     }
                     (differences)
                 }
@@ -76,7 +76,7 @@ fn header(names: &RankNames<'_>, command: &str) -> Markup {
 fn findings_section(names: &RankNames<'_>) -> Markup {
     let found = findings(names);
     let is_bad = found.first().is_some_and(|finding| finding.kind == "out_of_memory");
-    let alike = || html! { "The ranks are alike: none holds more than the others, grows or failed." };
+    let alike = || html! { "No imbalance, no growth, no errors." };
     let found: Vec<_> = found.iter().map(|finding| (&finding.what, finding.next.as_str())).collect();
     finding_list(is_bad, &found, found.is_empty().then(alike))
 }
@@ -139,7 +139,7 @@ fn differences(names: &RankNames<'_>) -> Markup {
 /// Memory of all ranks when the first one ran out of memory.
 fn memory_at_oom(names: &RankNames<'_>, first: &FirstOom) -> Markup {
     let oom = &first.oom;
-    let asked = format!("asked for {}", size(oom.requested_bytes));
+    let asked = format!("requested {}", size(oom.requested_bytes));
     let failed = (first.at, Some([oom.allocated_bytes, oom.reserved_bytes, oom.used_bytes]), asked);
     let others = first.others.iter().map(|rank| {
         let [.., words] = then_row(&rank.held);

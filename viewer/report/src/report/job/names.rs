@@ -69,7 +69,7 @@ impl<'j> RankNames<'j> {
     /// Kind and name of a difference.
     pub fn held(&self, held: &ComparedMemory) -> (&'static str, String) {
         match held {
-            ComparedMemory::Peak => ("peak", "all that PyTorch allocated".to_owned()),
+            ComparedMemory::Peak => ("peak", "total allocated".to_owned()),
             ComparedMemory::Category(category) => ("category", category_names(*category).0.to_owned()),
             ComparedMemory::Line(line) => ("line", self.line(line.as_ref())),
             ComparedMemory::Layer(layer) => ("layer", self.layer(layer)),
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_are_told_in_ranges() {
+    fn ranks_are_printed_as_ranges() {
         assert_eq!(ranges(vec![3]), "3");
         assert_eq!(ranges(vec![5, 0, 1, 2, 6]), "0–2, 5, 6");
         assert_eq!(ranges((0..20).map(|number| number * 2).collect()), "0, 2, 4, 6 and 16 more");

@@ -133,14 +133,14 @@ pub(super) fn endings(names: &RankNames<'_>) -> String {
 }
 
 fn look_at(names: &RankNames<'_>, columns: usize) -> Vec<String> {
-    let mut lines = vec!["What to look at".to_owned()];
+    let mut lines = vec!["Findings".to_owned()];
     let found = findings(names);
     for finding in &found {
         lines.extend(wrapped("  !", &clean(&finding.what.text()), columns));
         lines.extend(wrapped("    →", &clean(&finding.next), columns));
     }
     if found.is_empty() {
-        lines.push("  The ranks are alike: none holds more than the others, grows or failed.".to_owned());
+        lines.push("  No imbalance, no growth, no errors.".to_owned());
     }
     lines
 }
@@ -178,7 +178,7 @@ fn figures(names: &RankNames<'_>, columns: usize) -> Vec<String> {
             figure_name(figure.kind).to_owned(),
         ]);
     }
-    section("The ranks side by side", &table, None, columns)
+    section("Ranks compared", &table, None, columns)
 }
 
 /// Name of a figure.
@@ -216,12 +216,7 @@ fn differences(names: &RankNames<'_>, columns: usize) -> Vec<String> {
         ]);
     }
     let rest = (left_out > 0).then(|| format!("  and {left_out} more: see --json"));
-    section(
-        &format!("What differs from the median over the {}, each at its peak", compared(names)),
-        &table,
-        rest,
-        columns,
-    )
+    section(&format!("Differences from the median of the {}, each at its peak", compared(names)), &table, rest, columns)
 }
 
 /// Ranks that are compared with each other.
@@ -243,7 +238,7 @@ fn memory_at_oom(names: &RankNames<'_>, first: &FirstOom, columns: usize) -> Vec
         size(oom.allocated_bytes),
         size(oom.reserved_bytes),
         size(oom.used_bytes),
-        format!("asked for {}", size(oom.requested_bytes)),
+        format!("requested {}", size(oom.requested_bytes)),
     ]);
     let mut others: Vec<_> = first.others.iter().collect();
     others.sort_by_key(|rank| match &rank.held {
@@ -265,7 +260,7 @@ pub(super) fn then_row(held: &MemoryAtOom) -> [String; 4] {
     match held {
         MemoryAtOom::NotBegun => words("had not begun"),
         MemoryAtOom::Ended => words("had ended"),
-        MemoryAtOom::NotKept => words("its trace no longer has that moment"),
+        MemoryAtOom::NotKept => words("its trace no longer contains that moment"),
         MemoryAtOom::Bytes { allocated_bytes, reserved_bytes, used_bytes, steps_ended, .. } => {
             let bytes = [*allocated_bytes, *reserved_bytes, *used_bytes].map(size);
             let [allocated, reserved, used] = bytes;
@@ -308,7 +303,7 @@ pub(super) fn notes(names: &RankNames<'_>) -> Vec<String> {
     let lossy: Vec<usize> =
         (0..job.ranks.len()).filter(|at| job.ranks[*at].lost_events > 0 || job.ranks[*at].skipped_lines > 0).collect();
     if !lossy.is_empty() {
-        lines.push(format!("Note: traces of {} miss events; their own reports say what", names.ranks(lossy)));
+        lines.push(format!("Note: traces of {} miss events; see their own reports", names.ranks(lossy)));
     }
     lines
 }
@@ -326,5 +321,5 @@ fn clocks(job: &Job) -> Option<String> {
             format!("{count} hosts' clocks differ from that of {first}, most that of {host}, which is {time} {way} it")
         }
     };
-    Some(format!("Note: {whose}, as the steps that ranks ended together show; moments are compared accordingly"))
+    Some(format!("Note: {whose}, measured at steps that ranks ended together; times are corrected for it"))
 }

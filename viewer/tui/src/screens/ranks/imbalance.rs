@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_peak_is_told_against_the_median() {
+    fn the_highest_peak_is_compared_with_the_median() {
         // GIVEN four ranks, one with a higher peak and one that lags, and a child without a rank
         let ranks =
             [item(0, Some(0), 10, 5), item(1, Some(1), 40, 5), item(2, Some(2), 12, 3), item(3, Some(3), 10, 5)];

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_the_filter_is_seen_however_small() {
+    fn small_blocks_that_pass_the_filter_are_shown() {
         let cells = cells(&segment(), 75, 0, 1, |block| block.category == Category::Input);
         assert_eq!((cells[0].category, cells[0].passes, cells[0].piece), (Some(Category::Input), true, 1052));
     }

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_fits_is_told_apart() {
+    fn segments_keep_two_columns_if_more_than_fit() {
         // GIVEN ten thousand segments, far too many for a screen
         let layout = Layout::fitting(vec![2 * MIB; 10_000], 80, 20, 0);
         // THEN each still has its two columns, with one in between

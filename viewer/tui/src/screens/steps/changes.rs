@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn who_changed_most_comes_first() {
+    fn the_largest_change_comes_first() {
         // GIVEN one that grew, one that shrank more, one that came, one that went, and two that stayed
         let before = [("grew", 10), ("shrank", 90), ("went", 5), ("stayed", 7), ("large", 700), ("never", 0)];
         let after = [("large", 700), ("stayed", 7), ("shrank", 20), ("grew", 40), ("came", 6)];
