@@ -81,6 +81,8 @@
 //! model::step_work                        work on a device, by step
 //! model::passes                           accumulation over forward passes
 //! model::growth, model::driver_memory     lines that grow over steps; memory taken from the driver
+//! model::windows                          growth that a release ended
+//! model::snapshots                        bytes of lines and cells at comparable moments
 //! model::private_pools                    segments of CUDA graphs
 //! model::trainings                        training progress by step
 //! model::blocks, model::tags, model::timeline, model::category_timeline, model::steps, model::device_totals

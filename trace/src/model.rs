@@ -34,6 +34,7 @@ mod private_pools;
 mod process_state;
 mod queries;
 mod scope;
+mod snapshots;
 mod sources;
 mod step_work;
 mod steps;
@@ -44,6 +45,7 @@ mod time_bins;
 mod timeline;
 mod trainings;
 mod views;
+mod windows;
 
 pub use accumulation::{AccumulationSpan, AccumulationView, Caller, StackAccumulation};
 pub use allocation_totals::AllocationTotals;

@@ -1,7 +1,7 @@
 //! Accumulating memory: over all steps, at a few steps, and over forward passes without a backward.
 
 use crate::common::replay;
-use memlab_trace::{AccumulationSpan, Category, Model};
+use memlab_trace::{AccumulationSpan, AccumulationView, Category, Model};
 
 const NAMES: &[&str] = &[
     r#"{"memlab":1,"version":"0.1.0","pid":1}"#,
@@ -153,4 +153,133 @@ fn one_time_and_fluctuating_memory_is_not_growth() {
     }
     assert!(training.model.growth(0).iter().all(|growth| !growth.is_steady), "{:?}", training.model.growth(0));
     assert_eq!(training.model.accumulations(0), []);
+}
+
+#[test]
+fn memory_grows_over_iterations_in_a_program_without_an_optimizer() {
+    // GIVEN twelve forwards, each with a backward, that keep one block each, and no optimizer step
+    let mut training = Training::new();
+    for _ in 0..12 {
+        training.forward(3, 5);
+        let gradient = training.block(512, 3, 1, 2 | 16);
+        training.free(gradient);
+    }
+    // THEN the blocks accumulated over the iterations after warm-up, with the number of iterations
+    let piles = training.model.accumulations(0);
+    assert_eq!(piles.len(), 1, "{piles:?}");
+    assert_eq!(piles[0].span, AccumulationSpan::Iterations { from: 2, to: 12 });
+    assert_eq!((piles[0].stacks[0].stack, piles[0].stacks[0].bytes), (3, 10 * 4096));
+    // WHEN an optimizer makes steps, THEN growth is counted over steps from then on
+    (0..4).for_each(|_| training.step());
+    assert!(
+        !training.model.accumulations(0).iter().any(|pile| matches!(pile.span, AccumulationSpan::Iterations { .. }))
+    );
+}
+
+#[test]
+fn parameters_that_an_inference_keeps_are_growth() {
+    // GIVEN forwards without backward, before each second of which parameters are added
+    let mut training = Training::new();
+    for pass in 0..20 {
+        if pass % 2 == 0 {
+            let address = training.block(1 << 20, 4, 0, 0);
+            training.line(&format!(r#"["tag",{},0,{address},"parameter",1048576,1,"adapter.{pass}"]"#, training.next));
+        }
+        let kept = training.forward(3, 1);
+        training.free(kept);
+    }
+    // THEN they are growth of the category of parameters
+    let piles = training.model.accumulations(0);
+    assert_eq!(piles[0].span, AccumulationSpan::Iterations { from: 2, to: 20 });
+    let grown: Vec<_> = piles[0].stacks.iter().map(|stack| (stack.stack, stack.bytes, stack.category)).collect();
+    assert_eq!(grown, [(4, 9 << 20, Category::Parameter)], "{piles:?}");
+}
+
+#[test]
+fn memory_that_grows_within_each_epoch_is_found_if_it_keeps_a_graph() {
+    for (flags, is_found) in [(5, true), (1, false)] {
+        // GIVEN three epochs of 20 steps that collect one result per step, with or without its graph, and free them at the end
+        let mut training = Training::new();
+        for _ in 0..3 {
+            let mut kept = Vec::new();
+            for _ in 0..20 {
+                training.step();
+                kept.push(training.forward(3, flags));
+            }
+            kept.into_iter().for_each(|address| training.free(address));
+        }
+        // THEN only results with a graph are found, over one epoch, with the number of epochs that ended
+        let piles = training.model.accumulations(0);
+        let released = piles.iter().find(|pile| matches!(pile.span, AccumulationSpan::Released { .. }));
+        assert_eq!(released.is_some(), is_found, "{piles:?}");
+        if let Some(AccumulationView { span: AccumulationSpan::Released { from, to, times }, stacks }) = released {
+            assert!(to - from >= 17 && *times == 2, "{from} {to} {times}");
+            assert!(stacks[0].stack == 3 && stacks[0].bytes >= 17 * 4096, "{stacks:?}");
+        }
+        // AND a keyframe contains the same
+        let mut keyframe = Vec::new();
+        training.model.write_keyframe(&mut keyframe).unwrap();
+        let restored = replay(keyframe.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()));
+        assert_eq!(restored.accumulations(0), piles);
+    }
+}
+
+#[test]
+fn a_full_cache_does_not_grow() {
+    // GIVEN a cache that fills in the first 12 of 240 steps
+    let mut training = Training::new();
+    for step in 0..240 {
+        training.step();
+        if step < 12 {
+            training.block(1 << 20, 3, 1, 1);
+        }
+    }
+    // THEN nothing grows
+    assert_eq!(training.model.accumulations(0), []);
+    assert!(training.model.growth(0).iter().all(|growth| !growth.is_steady));
+}
+
+#[test]
+fn gradients_and_state_of_unfrozen_layers_are_expected() {
+    for is_named_twice in [false, true] {
+        // GIVEN parameters that get a gradient and optimizer state one by one, every fifth step
+        let mut training = Training::new();
+        for step in 0..40 {
+            training.step();
+            if step % 5 == 0 {
+                let number = if is_named_twice { 0 } else { step / 5 };
+                for (category, flags) in [("gradient", 2 | 16), ("optimizer_state", 3)] {
+                    let address = training.block(1 << 20, 3, 1, flags);
+                    let name = if category == "gradient" { format!("{number}") } else { format!("{number}:exp_avg") };
+                    training.line(&format!(
+                        r#"["tag",{},0,{address},"{category}",1048576,1,"layers.{name}"]"#,
+                        training.next
+                    ));
+                }
+            }
+        }
+        // THEN they are no leak; state that exists several times for one parameter is one
+        let piles = training.model.accumulations(0);
+        assert_eq!(!piles.is_empty(), is_named_twice, "{piles:?}");
+    }
+}
+
+#[test]
+fn lines_that_grow_together_have_one_curve() {
+    // GIVEN two lines that keep a block at each step, and one that does at each tenth
+    let mut training = Training::new();
+    for step in 0..60 {
+        training.step();
+        training.block(1 << 20, 3, 1, 1);
+        training.block(1 << 18, 1, 0, 0);
+        if step % 20 == 19 {
+            training.block(1 << 22, 4, 0, 0);
+        }
+    }
+    // THEN the first two have the same curve, and the third another
+    let piles = training.model.accumulations(0);
+    let curve = |stack: u32| piles[0].stacks.iter().find(|piled| piled.stack == stack).map(|piled| piled.curve);
+    assert_eq!(curve(3), Some(0), "{piles:?}");
+    assert_eq!(curve(1), Some(0), "{piles:?}");
+    assert_ne!(curve(4), Some(0), "{piles:?}");
 }

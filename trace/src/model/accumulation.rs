@@ -3,15 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 
 use super::category::Category;
 use super::classification::Classification;
 use super::device::DeviceState;
+use super::history_views::GrowthUnit;
 use super::line::Line;
 use super::passes::MIN_PASSES;
 use super::scope::Scope;
+use super::snapshots::SteadyLines;
 use super::symbols::Symbols;
+use crate::record::TagCategory;
 
 /// Memory that accumulated on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +35,22 @@ pub enum AccumulationSpan {
         /// Later count.
         to: u64,
     },
+    /// From the beginning of one iteration to that of another, in a program without optimizer steps. Both are counts.
+    Iterations {
+        /// Earlier count.
+        from: u64,
+        /// Later count.
+        to: u64,
+    },
+    /// From one step or iteration to another, after which most of the memory was freed.
+    Released {
+        /// Earlier count of steps or iterations.
+        from: u64,
+        /// Later count.
+        to: u64,
+        /// Number of times that memory grew and was freed so.
+        times: u64,
+    },
     /// Forward passes before the peak, without a backward between them that would have used their results.
     Passes,
 }
@@ -47,6 +66,8 @@ pub struct StackAccumulation {
     pub bytes: u64,
     /// Category of most of the bytes.
     pub category: Category,
+    /// Number of the stack's curve: stacks with one curve grew together, probably for one cause.
+    pub curve: u32,
     /// True if operations of the stack create autograd nodes, which keep their inputs for backward.
     pub makes_graph: bool,
 }
@@ -62,14 +83,61 @@ pub struct Caller {
     pub is_users: bool,
 }
 
-/// Returns the stacks on steadily growing lines that hold more at a late step than after warm-up.
+/// Returns the stacks on steadily growing lines that hold more at a late step or iteration than after warm-up.
 pub(super) fn over_steps(state: &DeviceState, symbols: &Symbols) -> Option<AccumulationView> {
     let growth = &state.growth;
-    let steady: HashSet<u32> = growth.steady_lines(&state.ledger).into_iter().collect();
+    let steady = growth.steady_lines(&state.ledger);
     let (from, to) = growth.compared()?;
     let piled = growth.by_cell();
+    let held = |cell: u32| piled.get(&cell).copied().unwrap_or((0, 0));
+    let expected = expected_growth(state, &steady, held);
+    let stacks = by_stack(state, symbols, &steady, |cell| {
+        let category = state.ledger.cells[cell as usize].key.classification.category();
+        if expected.contains(&category) { (0, 0) } else { held(cell) }
+    });
+    let span = match growth.unit {
+        GrowthUnit::Steps => AccumulationSpan::Steps { from, to },
+        GrowthUnit::Iterations => AccumulationSpan::Iterations { from, to },
+    };
+    (!stacks.is_empty()).then_some(AccumulationView { span, stacks })
+}
+
+/// Returns the categories whose growth follows from the parameters: each parameter has one gradient and one set of state.
+///
+/// Layers that are unfrozen one by one grow so. If parameters grow too, their gradients and state are part of that growth.
+fn expected_growth(state: &DeviceState, lines: &SteadyLines, held: impl Fn(u32) -> (u64, u64)) -> Vec<Category> {
+    let book = state.ledger.book(Scope::Users);
+    let parameters_grow = (0..).zip(&state.ledger.cells).any(|(index, cell)| {
+        let (before, after) = held(index);
+        cell.key.classification == Classification::Parameter
+            && lines.contains_key(&book.line_of(cell))
+            && after > before
+    });
+    if parameters_grow {
+        return Vec::new();
+    }
+    let kinds = [(TagCategory::Gradient, Category::Gradient), (TagCategory::OptimizerState, Category::OptimizerState)];
+    let is_one_set = |(tag, category): &(TagCategory, Category)| {
+        state.tags.is_one_set(*tag, state.ledger.by_category[*category as usize])
+    };
+    kinds.into_iter().filter(is_one_set).map(|(_, category)| category).collect()
+}
+
+/// Returns the stacks that kept autograd's graph from step to step until a release, as results of an epoch do.
+///
+/// Results without a graph are wanted: metrics collect them until the end of an epoch.
+pub(super) fn until_release(state: &DeviceState, symbols: &Symbols) -> Option<AccumulationView> {
+    let window = &state.growth.windows.largest;
+    let steady = window.steady_lines(&state.ledger);
+    if steady.is_empty() {
+        return None;
+    }
+    let piled = window.by_cell();
     let stacks = by_stack(state, symbols, &steady, |cell| piled.get(&cell).copied().unwrap_or((0, 0)));
-    (!stacks.is_empty()).then_some(AccumulationView { span: AccumulationSpan::Steps { from, to }, stacks })
+    let keeps_graph = stacks.iter().any(|stack| stack.makes_graph && stack.category == Category::Activation);
+    let (from, to) = window.steps();
+    let span = AccumulationSpan::Released { from, to, times: state.growth.windows.times };
+    keeps_graph.then_some(AccumulationView { span, stacks })
 }
 
 /// Returns the bytes from earlier passes at the start of the pass with the peak, by stack, on lines that accumulated.
@@ -77,7 +145,7 @@ pub(super) fn over_steps(state: &DeviceState, symbols: &Symbols) -> Option<Accum
 /// Temporaries of that pass are not included.
 pub(super) fn over_passes(state: &DeviceState, symbols: &Symbols) -> Option<AccumulationView> {
     let peak = state.totals.peak.event;
-    let steady: HashSet<u32> = state.accumulation.lines(&state.ledger, peak).into_iter().collect();
+    let steady = state.accumulation.lines(&state.ledger, peak);
     if steady.is_empty() {
         return None;
     }
@@ -111,7 +179,7 @@ pub(super) fn over_passes(state: &DeviceState, symbols: &Symbols) -> Option<Accu
 fn by_stack(
     state: &DeviceState,
     symbols: &Symbols,
-    lines: &HashSet<u32>,
+    lines: &SteadyLines,
     held: impl Fn(u32) -> (u64, u64),
 ) -> Vec<StackAccumulation> {
     struct Sum {
@@ -124,7 +192,7 @@ fn by_stack(
     let book = state.ledger.book(Scope::Users);
     let mut sums: BTreeMap<u32, Sum> = BTreeMap::new();
     for (index, cell) in (0..).zip(&state.ledger.cells) {
-        if !lines.contains(&book.line_of(cell)) {
+        if !lines.contains_key(&book.line_of(cell)) {
             continue;
         }
         let (before, after) = held(index);
@@ -144,6 +212,7 @@ fn by_stack(
             line: symbols.line(book.lines[book.line_of(cell) as usize].id).cloned(),
             bytes: sum.after.saturating_sub(sum.before),
             category: cell.key.classification.category(),
+            curve: lines.get(&book.line_of(cell)).copied().unwrap_or(0),
             makes_graph: sum.makes_graph,
         }
     };

@@ -93,6 +93,7 @@ impl DeviceState {
         if phase == Phase::Backward {
             if !self.totals.in_backward {
                 self.accumulation.begin_backward(&self.ledger, self.totals.peak.event);
+                self.growth.begin_backward();
             }
             self.totals.in_backward = true;
         } else if self.totals.in_backward {
@@ -389,6 +390,7 @@ impl DeviceState {
     /// Handles a thread that entered forward, after `events` events of the trace.
     pub(crate) fn begin_forward(&mut self, thread: u32, events: u64, symbols: &mut Symbols) {
         self.accumulation.begin_pass(&self.ledger, events, self.totals.peak.event);
+        self.growth.begin_pass(&mut self.ledger, self.totals.allocated);
         self.settle(before_forward(thread), symbols);
     }
 
@@ -403,7 +405,7 @@ impl DeviceState {
         self.settle(OPTIMIZER, symbols);
         self.steps.end(event.index, event.time, self.totals.allocated, events);
         self.accumulation.backward_is_over(&self.ledger);
-        self.growth.end(&mut self.ledger);
+        self.growth.end_step(&mut self.ledger, self.totals.allocated);
     }
 }
 

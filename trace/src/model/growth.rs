@@ -1,18 +1,21 @@
 //! Growth over optimizer steps: lines that hold more at the end of every step.
+//!
+//! A program without an optimizer is compared at its iterations instead: when a forward begins after a backward, or at every
+//! forward if the program never runs backward.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
-use super::history_views::GrowthView;
+use super::history_views::{GrowthUnit, GrowthView};
 use super::ledger::Ledger;
 use super::line::Line;
-use super::line_book::{LineBook, LineMove};
+use super::line_book::LineMove;
 use super::scope::{ByScope, Scope};
+use super::snapshots::{Cells, Snapshot, SteadyLines, grew_steadily, steady_lines};
 use super::symbols::Symbols;
-use crate::record::Phase;
+use super::windows::Windows;
 
 /// Steps before the reference: the first one creates gradients and optimizer state.
 const WARM_UP: u64 = 2;
@@ -20,73 +23,21 @@ const WARM_UP: u64 = 2;
 /// Maximum number of snapshots.
 const MAX_SNAPSHOTS: usize = 32;
 
-/// Maximum number of cells in a snapshot; the largest are kept.
-const MAX_CELLS: usize = 4096;
-
-/// Bytes of every line at the end of one step.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Snapshot {
-    /// Number of steps ended, or of passes begun.
-    pub(crate) ended: u64,
-    /// Line slots and their bytes.
-    lines: Vec<(u32, u64)>,
+/// Backwards between the iterations of a program without optimizer steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Backwards {
+    /// True once the program has run backward.
+    any: bool,
+    /// True if backward ran since the last iteration began.
+    since: bool,
 }
 
-impl Snapshot {
-    /// Returns a snapshot of all lines.
-    pub(crate) fn of(book: &LineBook, ended: u64) -> Self {
-        let lines = std::iter::zip(0.., &book.lines).filter(|(_, line)| line.bytes > 0);
-        Self { ended, lines: lines.map(|(slot, line)| (slot, line.bytes)).collect() }
-    }
-
-    /// Returns a snapshot of all lines, without the bytes allocated in backward.
-    pub(crate) fn without_backward(ledger: &Ledger) -> Self {
-        let book = ledger.book(Scope::Users);
-        let mut lines = BTreeMap::new();
-        for cell in ledger.cells.iter().filter(|cell| cell.bytes > 0 && cell.key.phase != Phase::Backward) {
-            let held = lines.entry(book.line_of(cell)).or_insert(0_u64);
-            *held = held.saturating_add(cell.bytes);
-        }
-        Self { ended: 0, lines: lines.into_iter().collect() }
-    }
-
-    /// Returns bytes by line slot. Moved slots count at their current slot.
-    pub(crate) fn by_slot(&self, book: &LineBook) -> Vec<u64> {
-        let mut bytes = vec![0_u64; book.lines.len()];
-        for (slot, held) in &self.lines {
-            let slot = book.current_line(*slot) as usize;
-            if let Some(bytes) = bytes.get_mut(slot) {
-                *bytes = bytes.saturating_add(*held);
-            }
-        }
-        bytes
-    }
-
-    /// Moves bytes to the lines that count them from now on.
-    pub(crate) fn moved(&mut self, moves: &[LineMove]) {
-        for moved in moves {
-            let Some(index) = self.lines.iter().position(|(slot, _)| *slot == moved.from) else { continue };
-            let bytes = moved.share_of(self.lines[index].1);
-            self.lines[index].1 -= bytes;
-            self.lines.push((moved.to, bytes));
-        }
-        self.lines.retain(|(_, bytes)| *bytes > 0);
-    }
-
-    /// Returns the snapshot with moved slots at their current slots.
-    pub(crate) fn with_current_lines(&self, book: &LineBook) -> Self {
-        let mut lines = BTreeMap::new();
-        for (slot, bytes) in &self.lines {
-            let held = lines.entry(book.current_line(*slot)).or_insert(0_u64);
-            *held = held.saturating_add(*bytes);
-        }
-        Self { ended: self.ended, lines: lines.into_iter().collect() }
-    }
-}
-
-/// Bytes of lines at the ends of steps, sampled over the run.
+/// Bytes of lines at the ends of steps, or at iterations, sampled over the run.
 #[derive(Clone, Default)]
 pub(crate) struct Growth {
+    pub(crate) unit: GrowthUnit,
+    pub(crate) backwards: Backwards,
+    /// Number of steps ended, or of iterations begun.
     pub(crate) ended: u64,
     pub(crate) stride: u64,
     /// History of the lines of each scope.
@@ -95,6 +46,8 @@ pub(crate) struct Growth {
     pub(crate) cells_before: Cells,
     /// Bytes of cells at the last snapshot.
     pub(crate) cells_after: Cells,
+    /// Growth that a release ended.
+    pub(crate) windows: Windows,
 }
 
 /// Bytes of the lines of one scope at the ends of steps.
@@ -104,34 +57,32 @@ pub(crate) struct ScopeHistory {
     pub(crate) snapshots: Vec<Snapshot>,
 }
 
-/// Bytes of cells at the end of a step, or at the start of a pass.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Cells {
-    /// Number of steps ended, or of passes begun; 0: not noted yet.
-    pub(crate) ended: u64,
-    cells: Vec<(u32, u64)>,
-}
-
-impl Cells {
-    pub(crate) fn of(ledger: &Ledger, ended: u64) -> Self {
-        let held = std::iter::zip(0.., &ledger.cells).filter(|(_, cell)| cell.bytes > 0);
-        let mut cells: Vec<(u32, u64)> = held.map(|(index, cell)| (index, cell.bytes)).collect();
-        if cells.len() > MAX_CELLS {
-            cells.sort_unstable_by_key(|(index, bytes)| (std::cmp::Reverse(*bytes), *index));
-            cells.truncate(MAX_CELLS);
-        }
-        Self { ended, cells }
-    }
-
-    /// Returns bytes by cell.
-    pub(crate) fn by_cell(&self) -> HashMap<u32, u64> {
-        self.cells.iter().copied().collect()
-    }
-}
-
 impl Growth {
-    /// Handles the end of a step.
-    pub(crate) fn end(&mut self, ledger: &mut Ledger) {
+    /// Handles the start of a backward.
+    pub(crate) fn begin_backward(&mut self) {
+        self.backwards = Backwards { any: true, since: true };
+    }
+
+    /// Handles the start of a forward: an iteration, until the first optimizer step has ended.
+    pub(crate) fn begin_pass(&mut self, ledger: &mut Ledger, allocated: u64) {
+        let is_first = self.ended == 0;
+        let is_iteration = self.backwards.since || !self.backwards.any;
+        if is_iteration && (is_first || self.unit == GrowthUnit::Iterations) {
+            self.unit = GrowthUnit::Iterations;
+            self.backwards.since = false;
+            self.note(ledger, allocated);
+        }
+    }
+
+    /// Handles the end of a step. `allocated`: bytes of PyTorch's blocks.
+    pub(crate) fn end_step(&mut self, ledger: &mut Ledger, allocated: u64) {
+        if self.unit == GrowthUnit::Iterations {
+            *self = Self::default();
+        }
+        self.note(ledger, allocated);
+    }
+
+    fn note(&mut self, ledger: &mut Ledger, allocated: u64) {
         for book in ledger.books_mut() {
             book.step_epoch = book.step_epoch.wrapping_add(1);
         }
@@ -156,6 +107,7 @@ impl Growth {
         if self.moments() > MAX_SNAPSHOTS {
             self.keep_half();
         }
+        self.windows.note(ledger, self.ended, allocated);
     }
 
     /// Returns the number of snapshots, without the reference.
@@ -190,6 +142,9 @@ impl Growth {
             *snapshot = snapshot.with_current_lines(ledger.book(scope));
             snapshot.moved(moves);
         }
+        if scope == Scope::Users {
+            self.windows.moved(ledger, moves);
+        }
     }
 
     /// Restores a snapshot from a keyframe.
@@ -210,25 +165,15 @@ impl Growth {
 
     /// Returns the bytes of cells after warm-up, and at the last step noted.
     pub(crate) fn by_cell(&self) -> HashMap<u32, (u64, u64)> {
-        let mut held: HashMap<u32, (u64, u64)> = HashMap::new();
-        for (cell, bytes) in &self.cells_before.cells {
-            held.entry(*cell).or_default().0 = *bytes;
-        }
-        for (cell, bytes) in &self.cells_after.cells {
-            held.entry(*cell).or_default().1 = *bytes;
-        }
-        held
+        Cells::compared(&self.cells_before, &self.cells_after)
     }
 
-    /// Returns the slots of the program's steadily growing lines.
-    pub(crate) fn steady_lines(&self, ledger: &Ledger) -> Vec<u32> {
-        let (book, history) = (ledger.book(Scope::Users), &self.histories[Scope::Users]);
-        let Some(reference) = &history.reference else { return Vec::new() };
+    /// Returns the program's steadily growing lines.
+    pub(crate) fn steady_lines(&self, ledger: &Ledger) -> SteadyLines {
+        let history = &self.histories[Scope::Users];
+        let Some(reference) = &history.reference else { return SteadyLines::new() };
         let later = history.snapshots.iter().filter(|snapshot| snapshot.ended > reference.ended);
-        let samples: Vec<Vec<u64>> =
-            std::iter::once(reference).chain(later).map(|snapshot| snapshot.by_slot(book)).collect();
-        let is_steady = |slot: &usize| is_steady(&samples.iter().map(|lines| lines[*slot]).collect::<Vec<u64>>());
-        (0..book.lines.len()).filter(is_steady).map(|slot| slot as u32).collect()
+        steady_lines(ledger.book(Scope::Users), std::iter::once(reference).chain(later), |_, _| true)
     }
 
     /// Returns the lines of a scope that held more at the end of the last step than after warm-up, largest growth first.
@@ -262,27 +207,10 @@ impl Growth {
                 from_bytes,
                 to_bytes,
                 bytes_per_step: (to_bytes - from_bytes) as f64 / self.ended.saturating_sub(from.ended).max(1) as f64,
-                is_steady: is_steady(&samples),
+                is_steady: grew_steadily(samples),
             });
         }
         views.sort_by(|a, b| (b.to_bytes - b.from_bytes, &a.line).cmp(&(a.to_bytes - a.from_bytes, &b.line)));
         views
     }
-}
-
-/// Returns true if the bytes grew repeatedly, rather than once or by chance.
-///
-/// Only bytes that stayed until the end count.
-pub(crate) fn is_steady(held: &[u64]) -> bool {
-    let mut kept = held.to_vec();
-    let mut least = u64::MAX;
-    for bytes in kept.iter_mut().rev() {
-        least = least.min(*bytes);
-        *bytes = least;
-    }
-    let [first, .., last] = kept[..] else { return false };
-    let more = last - first;
-    let largest = kept.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
-    let by_half_time = kept[(kept.len() - 1) / 2] - first;
-    more > 0 && largest <= more / 5 * 3 && by_half_time >= more / 5
 }

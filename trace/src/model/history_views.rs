@@ -136,7 +136,18 @@ impl TrainingView {
     }
 }
 
-/// Growth of one line over the run, from its bytes at the ends of steps.
+/// The moments at which growth compares memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GrowthUnit {
+    /// Ends of optimizer steps.
+    #[default]
+    Steps,
+    /// Beginnings of forwards, in a program whose optimizers have made no step.
+    Iterations,
+}
+
+/// Growth of one line over the run, from its bytes at the ends of steps, or at iterations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GrowthView {
     /// The line; `None`: no Python frame.

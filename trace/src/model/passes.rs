@@ -7,10 +7,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::growth::{Cells, Snapshot, is_steady};
 use super::ledger::Ledger;
 use super::line_book::{LineBook, LineMove};
 use super::scope::Scope;
+use super::snapshots::{Cells, Snapshot, SteadyLines, steady_lines};
 
 /// Maximum number of sampled passes.
 const MAX_SAMPLED_PASSES: usize = 32;
@@ -156,24 +156,22 @@ impl Accumulation {
         self.passes_to(peak).cells_before(peak)
     }
 
-    /// Returns the slots of the lines that accumulated up to the peak and that the backward after it did not use.
-    pub(super) fn lines(&self, ledger: &Ledger, peak: u64) -> Vec<u32> {
+    /// Returns the lines that accumulated up to the peak and that the backward after it did not use.
+    pub(super) fn lines(&self, ledger: &Ledger, peak: u64) -> SteadyLines {
         let book = ledger.book(Scope::Users);
         let passes = self.passes_to(peak);
-        let samples: Vec<Vec<u64>> = passes.until(peak).map(|snapshot| snapshot.by_slot(book)).collect();
-        if samples.len() < MIN_PASSES {
-            return Vec::new();
+        if passes.until(peak).count() < MIN_PASSES {
+            return SteadyLines::new();
         }
         let before = passes.before_backward.as_ref().map(|snapshot| snapshot.by_slot(book));
         let after = passes.after_backward.as_ref().map(|snapshot| snapshot.by_slot(book));
-        let was_used = |slot: usize, piled: u64| match (&before, &after) {
-            (Some(before), Some(after)) => before[slot] >= piled / 2 && after[slot] < before[slot] / 2,
+        let was_used = |slot: u32, piled: u64| match (&before, &after) {
+            (Some(before), Some(after)) => {
+                let (before, after) = (before[slot as usize], after[slot as usize]);
+                before >= piled / 2 && after < before / 2
+            }
             _ => false,
         };
-        let piles_up = |slot: &usize| {
-            let held: Vec<u64> = samples.iter().map(|lines| lines[*slot]).collect();
-            is_steady(&held) && !was_used(*slot, held[held.len() - 1].saturating_sub(held[0]))
-        };
-        (0..book.lines.len()).filter(piles_up).map(|slot| slot as u32).collect()
+        steady_lines(book, passes.until(peak), |slot, piled| !was_used(slot, piled))
     }
 }

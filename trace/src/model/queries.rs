@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use hashbrown::HashSet;
 
-use super::accumulation::{AccumulationView, Caller, over_passes, over_steps};
+use super::accumulation::{AccumulationView, Caller, over_passes, over_steps, until_release};
 use super::anomalies::Anomalies;
 use super::call_tree::CallTree;
 use super::category::Category;
 use super::code_origin::CodeOrigin;
 use super::device::DeviceState;
 use super::device_views::block_layer;
-use super::history_views::{OomView, StepView, Timeline, TrainingView};
+use super::history_views::{GrowthUnit, OomView, StepView, Timeline, TrainingView};
 use super::line::Line;
 use super::process_state::{HOST, Model};
 use super::scope::Scope;
@@ -344,10 +344,16 @@ impl Model {
         !self.trainings.list.is_empty()
     }
 
-    /// Returns the memory that accumulates on a device, over steps and over forward passes before the peak.
+    /// Returns the memory that accumulates on a device: over steps or iterations, until a release, and over forward passes
+    /// before the peak.
     pub fn accumulations(&self, device: i32) -> Vec<AccumulationView> {
         let Some(state) = self.device_state(device) else { return Vec::new() };
-        [over_steps(state, &self.symbols), over_passes(state, &self.symbols)].into_iter().flatten().collect()
+        [over_steps, until_release, over_passes].into_iter().filter_map(|find| find(state, &self.symbols)).collect()
+    }
+
+    /// Returns the moments at which growth is compared on a device, and their number so far.
+    pub fn growth_moments(&self, device: i32) -> (GrowthUnit, u64) {
+        self.device_state(device).map(|state| (state.growth.unit, state.growth.ended)).unwrap_or_default()
     }
 
     /// Returns true if PyTorch's allocator uses expandable segments on a device.

@@ -1,6 +1,6 @@
 //! Tags: the tensors in each live block, and the peak bytes owned by each layer.
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 
 use super::symbols::Symbols;
@@ -182,6 +182,21 @@ impl Tags {
         if is_empty && in_called(now) && !in_called(before) {
             self.owners.remove(&before);
         }
+    }
+
+    /// Returns true if the tensors of a category have different names and fill most of its `bytes`.
+    pub(crate) fn is_one_set(&self, category: TagCategory, bytes: u64) -> bool {
+        let (mut known, mut tagged) = (HashSet::new(), 0_u64);
+        for tensor in self.blocks.values().flat_map(|block| block.tensors.values()) {
+            if tensor.category != category || tensor.has_moved() {
+                continue;
+            }
+            if tensor.name != 0 && !known.insert((tensor.owner, tensor.name)) {
+                return false;
+            }
+            tagged = tagged.saturating_add(tensor.rounded());
+        }
+        tagged >= bytes - bytes / 10
     }
 
     /// Restores a tensor from a keyframe. The sums of its owner are restored separately.

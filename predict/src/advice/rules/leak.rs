@@ -70,8 +70,10 @@ fn stopped(lifetimes: &BlockLifetimes<'_>, leak: &Leak) -> Change {
 fn kept(lifetimes: &BlockLifetimes<'_>, leak: &Leak) -> Vec<LeakedBlock> {
     let recording = lifetimes.recording;
     let begins = match leak.span {
-        AccumulationSpan::Steps { .. } => &recording.steps,
-        AccumulationSpan::Passes => &recording.passes,
+        AccumulationSpan::Steps { .. } | AccumulationSpan::Released { .. } if !recording.steps.is_empty() => {
+            &recording.steps
+        }
+        _ => &recording.passes,
     };
     let stacks: FxHashSet<u32> = leak.stacks.iter().copied().collect();
     let is_made_there = |id: &u32| stacks.contains(&recording.allocations[*id as usize].stack);

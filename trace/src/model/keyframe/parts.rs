@@ -8,8 +8,8 @@ use super::packed::{BlockRow, CellRow, PointRow, StepRow, TensorRow, TrainingRow
 use crate::model::anomalies::Anomalies;
 use crate::model::device_totals::Totals;
 use crate::model::driver_memory::{DriverCaller, DriverTotals, HeldMemory, Mapping};
-use crate::model::growth::{Cells, Snapshot};
-use crate::model::history_views::CategoryPoint;
+use crate::model::growth::Backwards;
+use crate::model::history_views::{CategoryPoint, GrowthUnit};
 use crate::model::ledger::LayerSlot;
 use crate::model::line::Line;
 use crate::model::line_book::{LineSlot, SlotMeaning};
@@ -18,9 +18,11 @@ use crate::model::ooms::OomRecord;
 use crate::model::passes::Passes;
 use crate::model::private_pools::CapturedGraph;
 use crate::model::scope::Scope;
+use crate::model::snapshots::{Cells, Snapshot};
 use crate::model::tags::OwnedBytes;
 use crate::model::tensor_names::TensorName;
 use crate::model::views::{BusyView, StepWorkView, WorkTotals};
+use crate::model::windows::Windows;
 use crate::record::Phase;
 
 /// One `{"keyframe":…}` line: part of the state of a model. Its field names are part of the trace format.
@@ -172,6 +174,14 @@ pub(super) enum KeyframePart {
         before: Cells,
         #[serde(default)]
         after: Cells,
+        #[serde(default)]
+        unit: GrowthUnit,
+        #[serde(default)]
+        backwards: Backwards,
+    },
+    Windows {
+        device: i32,
+        windows: Windows,
     },
     /// Passes that led to the peak, or the latest passes.
     Passes {

@@ -103,6 +103,7 @@ impl Model {
         | KeyframePart::Steps { device: Some(device), .. }
         | KeyframePart::Snapshot { device, .. }
         | KeyframePart::Growth { device, .. }
+        | KeyframePart::Windows { device, .. }
         | KeyframePart::Passes { device, .. }) = part
         else {
             return None;
@@ -188,10 +189,12 @@ impl Model {
             KeyframePart::Snapshot { scope, reference, snapshot, .. } => {
                 state.growth.restore(scope, reference, snapshot)
             }
-            KeyframePart::Growth { ended, stride, before, after, .. } => {
+            KeyframePart::Growth { ended, stride, before, after, unit, backwards, .. } => {
                 (state.growth.ended, state.growth.stride) = (ended, stride);
                 (state.growth.cells_before, state.growth.cells_after) = (before, after);
+                (state.growth.unit, state.growth.backwards) = (unit, backwards);
             }
+            KeyframePart::Windows { windows, .. } => state.growth.windows = windows,
             KeyframePart::Passes { to_peak: true, passes, .. } => state.accumulation.to_peak = passes,
             KeyframePart::Passes { to_peak: false, passes, .. } => state.accumulation.now = passes,
             _ => return None,

@@ -19,6 +19,7 @@ use crate::model::process_state::{HOST, Model};
 use crate::model::scope::Scope;
 use crate::model::steps::Steps;
 use crate::model::trainings::Trainings;
+use crate::model::windows::Windows;
 use crate::record;
 
 /// Rows per line. A state may have tens of thousands of blocks, cells and points.
@@ -286,7 +287,7 @@ fn write_device<W: Write>(lines: &mut LineWriter<'_, W>, device: i32, state: &De
             lines.put(&KeyframePart::Passes { device, to_peak, passes })?;
         }
     }
-    let Growth { ended, stride, histories, cells_before, cells_after } = &state.growth;
+    let Growth { unit, backwards, ended, stride, histories, cells_before, cells_after, windows } = &state.growth;
     for (scope, history) in histories.iter() {
         let reference = history.reference.iter().map(|snapshot| (true, snapshot));
         for (reference, snapshot) in reference.chain(history.snapshots.iter().map(|snapshot| (false, snapshot))) {
@@ -295,5 +296,11 @@ fn write_device<W: Write>(lines: &mut LineWriter<'_, W>, device: i32, state: &De
         }
     }
     let (before, after) = (cells_before.clone(), cells_after.clone());
-    lines.put(&KeyframePart::Growth { device, ended: *ended, stride: *stride, before, after })
+    let (unit, backwards) = (*unit, *backwards);
+    lines.put(&KeyframePart::Growth { device, ended: *ended, stride: *stride, before, after, unit, backwards })?;
+    let windows = windows.with_current_lines(ledger);
+    if windows != Windows::default() {
+        lines.put(&KeyframePart::Windows { device, windows })?;
+    }
+    Ok(())
 }

@@ -24,6 +24,8 @@ struct Group {
     /// Stacks that end at the call site, or at the line itself.
     ends: Vec<u32>,
     bytes: u64,
+    /// Stack of most of the bytes of the call site.
+    typical: StackAccumulation,
     stacks: Vec<StackAccumulation>,
 }
 
@@ -100,6 +102,7 @@ fn groups(model: &Model, pile: &AccumulationView) -> Vec<Group> {
             caller: None,
             ends: Vec::new(),
             bytes: 0,
+            typical: piled.clone(),
             stacks: Vec::new(),
         });
         if group.caller.is_none() || place.is_forward && !group.is_forward {
@@ -114,7 +117,34 @@ fn groups(model: &Model, pile: &AccumulationView) -> Vec<Group> {
     }
     let mut groups: Vec<Group> = groups.into_values().collect();
     groups.sort_by_key(|group| std::cmp::Reverse(group.bytes));
-    groups
+    grown_together(groups)
+}
+
+/// Joins call sites whose memory grew together, as one kept object makes it grow.
+///
+/// The first site of a joined group is the one whose memory keeps the rest: models keep gradients and optimizer state, and
+/// a graph keeps its inputs.
+fn grown_together(groups: Vec<Group>) -> Vec<Group> {
+    let mut by_curve: BTreeMap<u32, Vec<Group>> = BTreeMap::new();
+    for group in groups {
+        by_curve.entry(group.typical.curve).or_default().push(group);
+    }
+    let mut joined: Vec<Group> = by_curve.into_values().filter_map(join).collect();
+    joined.sort_by_key(|group| std::cmp::Reverse(group.bytes));
+    joined
+}
+
+fn join(mut groups: Vec<Group>) -> Option<Group> {
+    let bytes = groups.iter().fold(0_u64, |sum, group| sum.saturating_add(group.bytes));
+    let rank = |group: &Group| match group.typical.category {
+        _ if group.bytes < bytes / 5 => 3,
+        Category::Parameter => 0,
+        _ if is_graph(&group.typical) => 1,
+        _ => 2,
+    };
+    groups.sort_by_key(|group| (rank(group), std::cmp::Reverse(group.bytes)));
+    let stacks = groups.iter().flat_map(|group| group.stacks.iter().cloned()).collect();
+    groups.into_iter().next().map(|first| Group { bytes, stacks, ..first })
 }
 
 /// The user's innermost call site outside of modules.
@@ -152,7 +182,9 @@ fn place_outside(model: &Model, stack: u32) -> CallSite {
 fn finding(model: &Model, device: &DeviceView, several: bool, span: &AccumulationSpan, group: &Group) -> Finding {
     let directory = model.header().map_or("", |header| header.directory.as_str());
     let by_line = by_line(model, group.stacks.iter());
-    let most = by_line.iter().max_by_key(|(_, bytes)| **bytes).and_then(|(line, _)| line.as_ref());
+    let typical = &group.typical;
+    let most = model.line_of(typical.stack);
+    let most = most.as_ref();
     let mut what = Words::strong(Kind::Leak.title()).and(format!("{}: ", on(device, several)));
     what = match most {
         Some(line) => what.and_code(place(line, directory)),
@@ -170,13 +202,28 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &Accumulatio
             from.saturating_sub(1),
             rate(model, device, *from, *to, group.bytes)
         ),
+        AccumulationSpan::Iterations { from, to } => {
+            let passed = to.saturating_sub(*from).max(1);
+            format!(
+                " held {} more at iteration {to} than at iteration {from}, {} an iteration",
+                size(group.bytes),
+                size(group.bytes / passed)
+            )
+        }
+        AccumulationSpan::Released { from, to, times } => {
+            let passed = to.saturating_sub(*from).max(1);
+            let again = if *times > 1 { format!(", {} times", format::grouped(*times)) } else { String::new() };
+            format!(
+                " grew by {} in {} steps, {} a step, until it was freed{again}",
+                size(group.bytes),
+                format::grouped(passed),
+                size(group.bytes / passed)
+            )
+        }
         AccumulationSpan::Passes => {
             format!(" held {} of earlier forward passes at the peak, and more after each pass", size(group.bytes))
         }
     });
-    let Some(typical) = group.stacks.iter().max_by_key(|stack| stack.bytes) else {
-        return Finding { kind: Kind::Leak, device: device.index, bytes: group.bytes, what, next: String::new() };
-    };
     let went_backward = group.ends.iter().any(|stack| model.reached_by_backward(device.index, *stack));
     let is_unused = is_graph(typical) && !went_backward;
     what = match typical.category {

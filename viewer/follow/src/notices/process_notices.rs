@@ -82,7 +82,9 @@ impl ProcessNotices {
     fn leak(&mut self, model: &Model, device: &DeviceView, several: bool) -> Option<Notice> {
         let steps = model.device_steps(device.index).len();
         let is_long = |span: &AccumulationSpan| match span {
-            AccumulationSpan::Steps { from, to } => to - from >= self.leak_steps,
+            AccumulationSpan::Steps { from, to }
+            | AccumulationSpan::Iterations { from, to }
+            | AccumulationSpan::Released { from, to, .. } => to - from >= self.leak_steps,
             AccumulationSpan::Passes => steps == 0,
         };
         let growing = findings::growing(model, device, several);

@@ -1,6 +1,6 @@
 //! Sections of the report on one device.
 
-use memlab_trace::{Category, DeviceView, LineView, OomView, Scope};
+use memlab_trace::{Category, DeviceView, GrowthUnit, LineView, OomView, Scope};
 
 use super::bar;
 use super::names::ReportNames;
@@ -13,6 +13,9 @@ use memlab_units::format::{self, size};
 
 /// Maximum number of lines and of layers shown.
 const MAX_ROWS: usize = 12;
+
+/// Minimum number of steps or iterations from which growth can be told.
+const MIN_COMPARED: u64 = 5;
 
 /// Maximum number of growing lines shown.
 const MAX_GROWING_LINES: usize = 5;
@@ -244,17 +247,21 @@ pub(super) fn section(title: &str, table: &Table, rest: Option<String>, columns:
 
 /// Leaks: lines that hold more after every step.
 pub(super) fn growth(names: &ReportNames<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
-    let steps = names.model.device_steps(device.index);
-    let ended: u64 = steps.iter().map(|step| step.steps).sum();
+    let (unit, ended) = names.model.growth_moments(device.index);
     if ended < 2 {
         return Vec::new();
     }
     let growth = names.model.growth(device.index);
+    let (unit, moments, rate) = match unit {
+        GrowthUnit::Steps => ("step", "the ends of steps", "a step"),
+        GrowthUnit::Iterations => ("iteration", "iterations", "an iteration"),
+    };
     let Some(first) = growth.first() else {
-        return vec![format!("Growth between steps: no line held more after step {} than after warm-up", ended - 1)];
+        let last = ended - 1;
+        return vec![format!("Growth between {unit}s: no line held more after {unit} {last} than after warm-up")];
     };
     let total = growth.iter().fold(0_u64, |sum, line| sum.saturating_add(line.to_bytes - line.from_bytes));
-    let mut table = Table::new(&["more", "a step", "before", "after", "line"]);
+    let mut table = Table::new(&["more", rate, "before", "after", "line"]);
     for line in growth.iter().take(MAX_GROWING_LINES) {
         table.row(vec![
             size(line.to_bytes - line.from_bytes),
@@ -265,7 +272,7 @@ pub(super) fn growth(names: &ReportNames<'_>, device: &DeviceView, columns: usiz
         ]);
     }
     let title = format!(
-        "Growth between the ends of steps {} and {}: {} on {}",
+        "Growth between {moments} {} and {}: {} on {}",
         first.from_step - 1,
         first.to_step - 1,
         size(total),
@@ -444,7 +451,10 @@ pub(super) fn findings(names: &ReportNames<'_>, columns: usize) -> Vec<String> {
     }
     lines.extend(wrapped(" ", &clean(&headline.text()), columns));
     if found.is_empty() {
-        lines.extend(wrapped(" ", "No growth, no errors, little fragmentation.", columns));
+        let devices = names.model.devices();
+        let is_compared = devices.iter().any(|device| names.model.growth_moments(device.index).1 >= MIN_COMPARED);
+        let growth = if is_compared { "No growth" } else { "Too few steps to find growth" };
+        lines.extend(wrapped(" ", &format!("{growth}, no errors, little fragmentation."), columns));
     }
     lines
 }
