@@ -31,6 +31,18 @@ def line_of(text):
     return f"findings.py:{number}"
 
 
+def test_memory_that_rises_for_good_reasons_is_no_leak(memlab):
+    # GIVEN sixteen programs without a leak: warm-up, caches, curricula, ring buffers, metrics, texts that grow …
+    run = memlab.python(PROGRAMS / "clean.py", env={"MEMLAB_OUTPUT": str(memlab.folder / "%p.jsonl")})
+    assert run.code == 0, run.errors
+    pids = dict(line.split() for line in run.output.splitlines())
+    assert len(pids) == 16
+    # THEN none has a finding of growth
+    found = {name: memlab.report(memlab.folder / f"{pid}.jsonl")["findings"] for name, pid in pids.items()}
+    alarms = {name: [finding["what"] for finding in findings] for name, findings in found.items() if findings}
+    assert alarms == {}
+
+
 def test_leaks_are_found_with_their_cause_and_remedy(memlab):
     # GIVEN programs that keep memory by mistake, and the same programs with memlab's advice followed
     names = ["evaluates", "epochs", "losses", "serves"]

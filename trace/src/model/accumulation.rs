@@ -123,9 +123,13 @@ fn expected_growth(state: &DeviceState, lines: &SteadyLines, held: impl Fn(u32) 
     kinds.into_iter().filter(is_one_set).map(|(_, category)| category).collect()
 }
 
+/// Minimum number of stacks that a kept graph holds. A detached output of a model has one stack.
+const MIN_GRAPH_STACKS: usize = 3;
+
 /// Returns the stacks that kept autograd's graph from step to step until a release, as results of an epoch do.
 ///
-/// Results without a graph are wanted: metrics collect them until the end of an epoch.
+/// Results without a graph are wanted: metrics collect them until the end of an epoch. A trace does not record `detach`, but
+/// a graph holds the tensors of several operations.
 pub(super) fn until_release(state: &DeviceState, symbols: &Symbols) -> Option<AccumulationView> {
     let window = &state.growth.windows.largest;
     let steady = window.steady_lines(&state.ledger);
@@ -134,7 +138,8 @@ pub(super) fn until_release(state: &DeviceState, symbols: &Symbols) -> Option<Ac
     }
     let piled = window.by_cell();
     let stacks = by_stack(state, symbols, &steady, |cell| piled.get(&cell).copied().unwrap_or((0, 0)));
-    let keeps_graph = stacks.iter().any(|stack| stack.makes_graph && stack.category == Category::Activation);
+    let in_graph = stacks.iter().filter(|stack| stack.makes_graph && stack.category == Category::Activation);
+    let keeps_graph = in_graph.count() >= MIN_GRAPH_STACKS;
     let (from, to) = window.steps();
     let span = AccumulationSpan::Released { from, to, times: state.growth.windows.times };
     keeps_graph.then_some(AccumulationView { span, stacks })
