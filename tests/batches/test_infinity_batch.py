@@ -338,7 +338,7 @@ for wrong in ("cpu", torch.device("cpu")):
     try:
         memlab.CudaMemorySnapShot(wrong)
     except ValueError as error:
-        assert str(error) == "cpu is no GPU"
+        assert str(error) == "cpu is not a GPU"
     else:
         raise AssertionError(wrong)
 print(history)

@@ -214,14 +214,14 @@ def test_other_files_than_snapshots_are_refused(memlab, tmp_path):
             return (os.system, (f"touch {tmp_path}/harm",))
 
     for name, content, reason in [
-        ("harmful.pickle", pickle.dumps(Harmful()), "it has a posix.system"),
+        ("harmful.pickle", pickle.dumps(Harmful()), "it contains a posix.system"),
         ("broken.pickle", b"\x80\x04}q", "cannot be read"),
         ("empty.pickle", b"", "cannot be read"),
         ("list.pickle", pickle.dumps([1]), "not a snapshot"),
         ("bare.pickle", pickle.dumps({"device_traces": [[]]}), "no history"),
         ("keyless.pickle", pickle.dumps({"device_traces": [[{"action": "alloc"}]]}), "KeyError: 'size'"),
         ("typeless.pickle", pickle.dumps({"device_traces": 7}), "use one of torch.cuda.memory._dump_snapshot: TypeError"),
-        ("lines.pickle", b"cos\n\x1b[31msystem\n.", "it has a os. [31msystem"),
+        ("lines.pickle", b"cos\n\x1b[31msystem\n.", "it contains a os. [31msystem"),
     ]:
         (tmp_path / name).write_bytes(content)
         done = replayed(memlab, tmp_path / name)

@@ -68,7 +68,6 @@ NOT_RUN = {
     "pytest.mark": "pytest, run by tests/tools",
     "memlab.Feeder(...,": "is a part",
     "lengths=[512, 300, 1024, ...]": "is a part",
-    "feeder.generate_epochs(100)": "a plan for a model of images, run by tests/know",
     "network=model": "a plan for a model of images, run by tests/know",
     "fetch_again": "a broken file, run by tests/batches",
     "reporter.collect()": "is a part",

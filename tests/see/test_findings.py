@@ -53,7 +53,7 @@ def test_leaks_are_found_with_their_cause_and_remedy(memlab):
     said = {name: found[name]["findings"][0]["what"] for name in names}
     evaluation = line_of("kept.append((model(x) - x)")
     for name in ["evaluates", "epochs"]:
-        assert f"{line_of('return self.outer')} Net.forward and 1 more line held" in said[name], said[name]
+        assert f"{line_of('return self.outer')} Net.forward and 2 more lines held" in said[name], said[name]
         assert "kept by forward called from" in said[name] and f"{evaluation} evaluate" in said[name]
         assert said[name].endswith("never used by backward.")
         assert "torch.no_grad()" in found[name]["findings"][0]["next"]

@@ -287,7 +287,7 @@ def test_profile_every_prints_every_nth_call(memlab):
     said, run = run_tool(memlab, FIGURES + dedent(program))
     assert run.output.count("## work") == 2 and "## never" not in run.output
     assert rows(run.output, "work")['return torch.zeros(1 << 18, device="cuda")'][1] == "3"
-    assert "return self.fc(inp)" in rows(run.output, "Net.forward") and "use 1" in said
+    assert "return self.fc(inp)" in rows(run.output, "Net.forward") and "1 prints after every call" in said
 
 
 def test_each_gpu_has_its_own_figures(memlab):
