@@ -9,6 +9,7 @@ use crate::cuda::graph_captures;
 use crate::gpu_time;
 use crate::limit;
 use crate::limit::{card, overhead, settings, spill};
+use crate::memory_calls;
 use crate::moved_bytes;
 use crate::mover::progress;
 use crate::packages;
@@ -44,6 +45,7 @@ extern "C" fn in_child() {
     ranges::names::reset_in_child();
     ranges::nvtx::reset_in_child();
 
+    memory_calls::reset_in_child();
     driver_memory::reset_in_child();
     card::reset_in_child();
     settings::reset_in_child();

@@ -33,6 +33,7 @@
 //! sources, sampler, python::state, limit::card, ranges::open    parts of the recorder
 //! ranges::table              ids of ranges
 //! mover::progress, cuda::graph_captures    an operation's progress; the graph pool for which a thread takes memory
+//! memory_calls               driver calls in flight that allocate or free memory
 //! ranges::names
 //! attribution::result
 //! ```
@@ -47,6 +48,7 @@ mod gpu_time;
 mod intern;
 mod lifecycle;
 mod limit;
+mod memory_calls;
 mod moved_bytes;
 mod mover;
 mod packages;

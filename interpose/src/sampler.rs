@@ -7,10 +7,12 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use memlab_trace::encode::{self, LineBuffer};
 use parking_lot::Mutex;
 
+use crate::memory_calls;
 use interpose_base::log::Log;
 use interpose_base::nvml::Nvml;
 
@@ -31,6 +33,25 @@ struct SampledDevice {
     last_others: Vec<(u32, u64)>,
     /// True if the speed of its link was already queried.
     link_asked: bool,
+}
+
+/// Attempts at a sample without a call in flight that allocates or frees memory.
+const ATTEMPTS: u32 = 10;
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Takes a sample while no call allocates or frees memory, so that it agrees with the recorded events.
+///
+/// In a program that allocates all the time, the last sample is returned.
+fn undisturbed<T>(sample: impl Fn() -> Option<T>) -> Option<T> {
+    for _ in 1..ATTEMPTS {
+        let before = memory_calls::count();
+        let found = sample();
+        if found.is_none() || before.is_some() && memory_calls::count() == before {
+            return found;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    sample()
 }
 
 impl Sampler {
@@ -81,7 +102,7 @@ impl Sampler {
             if is_first && let Some(bytes_per_second) = nvml.link(&bus_id) {
                 log.append(encode::link(&mut LineBuffer::<128>::new(), device, bytes_per_second));
             }
-            let Some(use_) = nvml.usage(&bus_id, pid) else { continue };
+            let Some(use_) = undisturbed(|| nvml.usage(&bus_id, pid)) else { continue };
             let found = (use_.used, use_.process);
             let (is_old, others_are_old) = {
                 let watched = &mut self.watched.lock()[index];
@@ -101,5 +122,32 @@ impl Sampler {
             let time = now();
             log.append(encode::used(&mut line, time, device, use_.used, use_.total, use_.process));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::memory_calls::MemoryCall;
+
+    #[test]
+    fn a_sample_is_taken_again_if_memory_was_allocated_meanwhile() {
+        // GIVEN a call that begins and ends during each of the first two samples
+        let taken = Cell::new(0);
+        let sample = || {
+            taken.set(taken.get() + 1);
+            if taken.get() <= 2 {
+                drop(MemoryCall::begin());
+            }
+            Some(taken.get())
+        };
+        // THEN the third is used
+        assert_eq!(undisturbed(sample), Some(3));
+        // AND with a call that never ends, the last of ten
+        let _call = MemoryCall::begin();
+        taken.set(2);
+        assert_eq!(undisturbed(sample), Some(12));
     }
 }

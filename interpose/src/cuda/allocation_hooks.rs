@@ -16,6 +16,7 @@ use super::driver_memory::{self, Space};
 use super::hook::{driver_hook, driver_hook_table};
 use crate::limit;
 use crate::limit::calls::{Call, PoolCall};
+use crate::memory_calls::MemoryCall;
 use interpose_base::panics;
 use interpose_driver::arrays::{array_bytes, array3d_bytes, mipmapped_bytes, pitch as pitch_of};
 use interpose_driver::calls::CUDA_SUCCESS;
@@ -30,6 +31,7 @@ macro_rules! takes {
     ($name:ident $count:tt ($($arg:ident: $type:ty),*) { $kind:expr, $address:expr, $bytes:expr }) => {
         driver_hook! { $name $count ($($arg: $type),*) { |real, caller| {
             let _pass = gate::enter();
+            let _memory_call = MemoryCall::begin();
             let result = real($($arg),*);
             if result == CUDA_SUCCESS {
                 panics::catch(|| driver_memory::allocated($kind, $address, $bytes as u64, stringify!($name), caller));

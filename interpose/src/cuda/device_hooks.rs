@@ -9,6 +9,7 @@ use super::hook::{driver_hook, driver_hook_table};
 use crate::limit;
 use crate::limit::in_flight::InFlight;
 use crate::limit::overhead;
+use crate::memory_calls::MemoryCall;
 use interpose_base::panics;
 use interpose_base::stderr::print_message;
 use interpose_driver::calls::CUDA_SUCCESS;
@@ -88,6 +89,7 @@ driver_hook_table! {
 /// Destroys a context and forgets the memory allocated in it.
 fn destroy_context(context: u64, real: impl FnOnce() -> c_int) -> c_int {
     let _in_flight = InFlight::begin();
+    let _memory_call = MemoryCall::begin();
     let mut result = CUDA_SUCCESS;
     if mode::holds_memory() {
         panics::catch(|| {

@@ -7,6 +7,7 @@ use super::driver_memory;
 use super::hook::{driver_hook, driver_hook_table};
 use crate::limit;
 use crate::limit::in_flight::InFlight;
+use crate::memory_calls::MemoryCall;
 use interpose_base::panics;
 use interpose_driver::calls::{CUDA_SUCCESS, Code};
 use interpose_driver::types::{Access, In, Out, Properties};
@@ -47,6 +48,7 @@ driver_hook_table! {
     } };
     driver_hook[] cuMemRelease(handle: u64) 10020: cuMemRelease => { |real| {
         let _in_flight = InFlight::begin();
+        let _memory_call = MemoryCall::begin();
         let released = panics::catch(|| driver_memory::releasing(handle)) == Some(true);
         let result = answer_ourselves_or(|| handles::release(handle), || real(handle));
         if result != CUDA_SUCCESS && released {
@@ -67,6 +69,7 @@ driver_hook_table! {
     } };
     driver_hook[] cuMemUnmap(address: u64, bytes: usize) 10020: cuMemUnmap => { |real| {
         let _in_flight = InFlight::begin();
+        let _memory_call = MemoryCall::begin();
         let result = answer_ourselves_or(|| handles::unmap(address, bytes as u64), || real(address, bytes));
         if result == CUDA_SUCCESS {
             panics::catch(|| driver_memory::unmapped(address, bytes as u64));

@@ -12,6 +12,7 @@ use super::card::{self, footprint, limited};
 use super::in_flight::InFlight;
 use super::{overhead, spill};
 use crate::cuda::driver_memory::{self, Space};
+use crate::memory_calls::MemoryCall;
 use crate::moved_bytes;
 use interpose_base::locks;
 use interpose_base::panics;
@@ -42,6 +43,7 @@ pub fn take(
     outcome: impl FnOnce() -> (u64, u64),
     deliver_spilled: Option<impl FnOnce(u64)>,
 ) -> c_int {
+    let _memory_call = MemoryCall::begin();
     let device = device_of(call.bytes);
     let admission = panics::catch(|| match device {
         Some(device) => admit(device, footprint(call.kind, call.bytes), call.caller),
@@ -86,6 +88,7 @@ pub fn take(
 ///
 /// The free is recorded before the call: once the driver has the memory, it may give it to another thread.
 pub fn free(space: Space, address: u64, real: impl FnOnce() -> c_int) -> c_int {
+    let _memory_call = MemoryCall::begin();
     let _in_flight = InFlight::begin();
     let freed = panics::catch(|| driver_memory::freeing(space, address)).flatten();
     let result = real();
@@ -119,6 +122,7 @@ static POOL_CALLS: [Mutex<()>; MAX_DEVICES] = [const { Mutex::new(()) }; MAX_DEV
 
 /// Makes the real call if the limit allows it.
 pub fn take_from_pool(call: &Call, from: PoolCall, real: impl Fn() -> c_int) -> c_int {
+    let _memory_call = MemoryCall::begin();
     let device = if from.pointer.is_null() { None } else { device_of(call.bytes) };
     let result = match device {
         Some(device) => match panics::catch(|| within_limit(device, call, from, &real)) {
@@ -219,6 +223,7 @@ pub fn create(
     caller: usize,
     real: impl FnOnce() -> c_int,
 ) -> c_int {
+    let _memory_call = MemoryCall::begin();
     let properties = properties.get().filter(|_| !handle.is_null() && bytes > 0);
     let on_device = properties.and_then(|properties| Some((properties, properties.location.as_device()?)));
     let made = || handle.get().unwrap_or(0);
