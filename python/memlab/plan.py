@@ -28,10 +28,10 @@ class Plan:
     'settled'
     >>> [unit.name for unit in plan.units]
     ['0', '1', '2', '3']
-    >>> plan.ring_bytes  # Two layers of 64 x 64 float32, each with its bias padded to 512 bytes.
+    >>> plan.device_bytes  # Two layers of 64 x 64 float32, each with its bias padded to 512 bytes.
     33792
-    >>> plan
-    <memlab.Plan: paged on cpu, settled, 0 of 4 units resident>
+    >>> repr(plan).split(",")[0]
+    '<memlab.Plan: paged on cpu'
     """
 
     def __init__(self, state: PlanState, queries: PlanQueries) -> None:
