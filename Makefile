@@ -81,7 +81,7 @@ $(WHEEL_VENV)/.zig: python/requirements-zig.txt $(WHEEL_VENV)/.installed
 # work as in the repository.
 DOCS := target/docs
 DOCS_PAGES := README.md CONTRIBUTING.md CHANGELOG.md docs simgpu/README.md benches/RESULTS.md
-DOCS_LINKED := LICENSE-MIT LICENSE-APACHE benches/history.csv benches/history.svg examples trace/src/record.rs interpose/include/memlab.h
+DOCS_LINKED := LICENSE-MIT LICENSE-APACHE benches/history.csv benches/history.svg examples trace/format/src/record.rs interpose/include/memlab.h
 .PHONY: docs
 docs:
 	@rm -rf $(DOCS) && mkdir -p $(DOCS)/src

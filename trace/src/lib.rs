@@ -92,26 +92,21 @@
 //! model::tensor_names, model::classification, model::time_bins, model::sources, model::scope, model::allocation_totals
 //! model::views, model::history_views, model::code_origin
 //! model::line, model::category, model::anomalies
-//! decode, encode                          one line of a trace, read and written
-//! record                                  the records
 //! ```
 
 #![warn(missing_docs, clippy::missing_errors_doc)]
 
-mod decode;
-pub mod encode;
 mod model;
 mod reader;
-pub mod record;
 mod replay;
 mod seek_target;
 mod sink;
 mod snapshot_replay;
 
-pub use decode::{DecodeError, decode_line};
+pub use memlab_format::Record;
+pub use memlab_format::{DecodeError, decode_line, encode, record};
 pub use model::*;
 pub use reader::*;
-pub use record::Record;
 pub use replay::{EventKind, EventView, Replay};
 pub use seek_target::SeekTarget;
 pub use sink::Sink;

@@ -5,9 +5,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use crate::model::{Category, Model};
-use crate::record::{DriverKind, Flags, Phase, Record};
 use crate::seek_target::SeekTarget;
 use crate::sink::Sink;
+use memlab_format::record::{DriverKind, Flags, Phase, Record};
 
 /// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Moments of a trace to stop at.
 
 use crate::model::Model;
-use crate::record::Record;
+use memlab_format::record::Record;
 
 /// A moment of a trace to stop at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use crate::model::Model;
-use crate::record::Record;
+use memlab_format::record::Record;
 
 /// Takes the records of a trace one by one.
 pub trait Sink {

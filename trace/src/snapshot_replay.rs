@@ -8,9 +8,9 @@ use std::ops::ControlFlow;
 use hashbrown::HashMap;
 
 use crate::model::{BlockView, Category, Model, TensorView};
-use crate::record::Record;
 use crate::seek_target::SeekTarget;
 use crate::sink::Sink;
+use memlab_format::record::Record;
 
 /// Observes a replay up to a moment.
 pub trait Observer {

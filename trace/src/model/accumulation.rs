@@ -14,7 +14,7 @@ use super::passes::MIN_PASSES;
 use super::scope::Scope;
 use super::snapshots::SteadyLines;
 use super::symbols::Symbols;
-use crate::record::TagCategory;
+use memlab_format::record::TagCategory;
 
 /// Memory that accumulated on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]

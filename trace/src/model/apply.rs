@@ -5,7 +5,7 @@ use super::device_totals::{AllocationContext, RunProgress};
 use super::process_state::{HOST, Model};
 use super::scope::Scope;
 use super::symbols::MissingDefinition;
-use crate::record::{self, Phase, Record};
+use memlab_format::record::{self, Phase, Record};
 
 /// Maximum number of warnings kept.
 const MAX_WARNINGS: usize = 256;

@@ -4,7 +4,7 @@ use std::hash::{Hash, Hasher};
 
 use super::classification::Classification;
 use super::scope::SCOPES;
-use crate::record::Phase;
+use memlab_format::record::Phase;
 
 /// Common properties of the blocks in a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,7 +23,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::category::Category;
-use crate::record::{Flags, Phase, TagCategory};
+use memlab_format::record::{Flags, Phase, TagCategory};
 
 /// A category of blocks, decided or pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

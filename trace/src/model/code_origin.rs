@@ -13,7 +13,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::record::{self, BENCHMARKS, UNKNOWN_COMPILED};
+use memlab_format::record::{self, BENCHMARKS, UNKNOWN_COMPILED};
 
 /// Origin of code, best first. A stack counts at its innermost frame of the best origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -15,7 +15,7 @@ use super::steps::Steps;
 use super::symbols::Symbols;
 use super::tags::{TaggedTensor, Tags};
 use super::timeline::TimelineRecorder;
-use crate::record::{self, Flags, Phase, TagCategory};
+use memlab_format::record::{self, Flags, Phase, TagCategory};
 
 /// Largest plausible block: 16 TiB.
 const MAX_BLOCK_BYTES: u64 = 1 << 44;

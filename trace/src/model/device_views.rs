@@ -21,7 +21,7 @@ use super::views::{
     AttributionView, BlockLayer, BlockView, CategoryView, DeviceView, LayerView, LineView, PrivatePoolView, RangePath,
     RangeView, Segment, SegmentMap, StackView, TensorView, TotalsView,
 };
-use crate::record::{Phase, TagCategory};
+use memlab_format::record::{Phase, TagCategory};
 
 /// Row of the layers view: the outermost module and the name in it; `None`: no layer.
 pub(crate) type LayerRow = (u32, Option<Arc<str>>);

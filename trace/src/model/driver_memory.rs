@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::anomalies::Anomalies;
 use super::private_pools::PrivatePools;
 use super::views::DriverView;
-use crate::record::{self, DriverKind, Flags};
+use memlab_format::record::{self, DriverKind, Flags};
 
 /// One allocation of driver memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

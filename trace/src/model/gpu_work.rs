@@ -4,7 +4,7 @@ use hashbrown::HashMap;
 
 use super::step_work::StepWorks;
 use super::views::{BusyView, WorkTotals};
-use crate::record::{Busy, Work};
+use memlab_format::record::{Busy, Work};
 
 /// Maximum number of sums. Further work counts only in the total.
 const MAX_SUMS: usize = 1 << 20;

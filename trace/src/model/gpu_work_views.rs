@@ -11,7 +11,7 @@ use super::line::Line;
 use super::scope::Scope;
 use super::symbols::Symbols;
 use super::views::{GpuWorkView, KernelView, LayerWorkView, LineWorkView, WorkTotals};
-use crate::record::Phase;
+use memlab_format::record::Phase;
 
 impl GpuWork {
     pub(crate) fn view(&self, scope: Scope, symbols: &Symbols) -> GpuWorkView {

@@ -11,7 +11,7 @@ use super::device_views::holder;
 use super::history_views::OomView;
 use super::scope::{ByScope, Scope};
 use super::symbols::{LineId, Symbols};
-use crate::record;
+use memlab_format::record;
 
 /// Maximum number of first events kept, and of last events.
 const MAX_OOM_EVENTS: usize = 32;

@@ -12,7 +12,7 @@ use super::step_work::WaitingSteps;
 use super::steps::Steps;
 use super::symbols::Symbols;
 use super::trainings::Trainings;
-use crate::record::{self, Phase};
+use memlab_format::record::{self, Phase};
 
 /// The device number of host memory.
 pub const HOST: i32 = -1;

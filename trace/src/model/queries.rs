@@ -20,7 +20,7 @@ use super::views::{
     AttributionView, BlockLayer, BlockView, CategoryView, DeviceView, DriverAllocationView, DriverView, GpuWorkView,
     LayerView, PrivatePoolView, RangePath, RangeView, SegmentMap, StackView, StepWorkView, TensorView, TotalsView,
 };
-use crate::record::{self, Phase};
+use memlab_format::record::{self, Phase};
 
 impl Model {
     /// Returns the header; `None` before the first line.

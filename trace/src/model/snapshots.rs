@@ -9,7 +9,7 @@ use super::classification::Classification;
 use super::ledger::Ledger;
 use super::line_book::{LineBook, LineMove};
 use super::scope::Scope;
-use crate::record::Phase;
+use memlab_format::record::Phase;
 
 /// Maximum number of cells in a snapshot; the largest are kept.
 const MAX_CELLS: usize = 4096;

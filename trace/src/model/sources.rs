@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::record;
+use memlab_format::record;
 
 /// Maximum number of bytes kept of all lines together. The writer keeps less; this bounds hostile traces.
 const MAX_TEXT_BYTES: usize = 8 << 20;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::views::StepWorkView;
-use crate::record::StepWork;
+use memlab_format::record::StepWork;
 
 /// Maximum number of entries; beyond that, neighbours are joined.
 const MAX_ENTRIES: usize = 1 << 14;

@@ -14,7 +14,7 @@ use super::scope::{ByScope, Scope};
 use super::sources::Sources;
 use super::tensor_names::{TensorName, TensorNames};
 use super::views::RangePath;
-use crate::record::{self, UNKNOWN_COMPILED};
+use memlab_format::record::{self, UNKNOWN_COMPILED};
 
 /// Maximum number of frames read from a stack, from the innermost one.
 ///

@@ -4,7 +4,7 @@ use hashbrown::{HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 
 use super::symbols::Symbols;
-use crate::record::TagCategory;
+use memlab_format::record::TagCategory;
 
 /// The granularity of PyTorch's allocations.
 const ROUNDING: u64 = 512;

@@ -11,9 +11,9 @@ const MAX_TENSOR_NAMES: usize = 1 << 20;
 /// Name and sharding of a tensor, from its tag.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct TensorName {
-    /// Name, as in [`crate::record::Tag::name`].
+    /// Name, as in [`memlab_format::record::Tag::name`].
     pub(crate) name: Arc<str>,
-    /// Sharding, as in [`crate::record::Tag::shard`].
+    /// Sharding, as in [`memlab_format::record::Tag::shard`].
     #[serde(default)]
     pub(crate) shard: Arc<str>,
 }

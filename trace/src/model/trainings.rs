@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::history_views::TrainingView;
 use super::steps::{LATEST_STEPS, MAX_EARLIER_STEPS, MAX_STEPS, MIN_STEPS};
-use crate::record;
+use memlab_format::record;
 
 /// Maximum number of names kept, of models and methods; a training has a few. Further names are dropped.
 const MAX_NAMES: usize = 64;
@@ -184,7 +184,7 @@ impl Trainings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Loss, Trained};
+    use memlab_format::record::{Loss, Trained};
 
     fn trained(step: u64, loss: f64) -> Trained {
         Trained { trained: step, samples: 4, duration: 10, loss: Some(Loss(loss)), pieces: 2, ..Trained::default() }

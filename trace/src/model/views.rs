@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::category::Category;
 use super::line::Line;
-use crate::record::{DriverKind, Phase, TagCategory};
+use memlab_format::record::{DriverKind, Phase, TagCategory};
 
 /// Current use and peaks of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -483,9 +483,9 @@ pub struct TensorView {
     pub bytes: u64,
     /// Category of the tensor.
     pub category: TagCategory,
-    /// Name, as in [`crate::record::Tag::name`].
+    /// Name, as in [`memlab_format::record::Tag::name`].
     pub name: Arc<str>,
-    /// Sharding, as in [`crate::record::Tag::shard`]; `None`: not sharded.
+    /// Sharding, as in [`memlab_format::record::Tag::shard`]; `None`: not sharded.
     pub shard: Option<Arc<str>>,
 }
 

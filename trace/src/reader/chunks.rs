@@ -7,7 +7,7 @@ use std::sync::mpsc::{channel, sync_channel};
 use std::thread;
 
 use super::limits::{CHUNK_BYTES, MAX_LINE_BYTES};
-use crate::decode::{BlockEvent, decode_block_event};
+use memlab_format::{BlockEvent, decode_block_event};
 
 /// Maximum number of chunks that wait for the replay.
 const QUEUED_CHUNKS: usize = 4;
@@ -243,8 +243,8 @@ mod tests {
     use super::super::lines::Feed;
     use super::*;
     use crate::model::Model;
-    use crate::record::Record;
     use crate::sink::Sink;
+    use memlab_format::record::Record;
 
     /// Records what it takes, and refuses every record beyond `allowed`.
     #[derive(Default)]

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::limits::MAX_EXPANSION;
-use crate::record::FORMAT;
+use memlab_format::record::FORMAT;
 
 /// Error of reading a file as a trace. Its text is for the user.
 #[derive(Debug)]

@@ -6,9 +6,9 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
-use crate::decode::decode_line;
 use crate::model::Model;
-use crate::record::{Header, Record};
+use memlab_format::decode_line;
+use memlab_format::record::{Header, Record};
 
 /// Maximum length of the header line, in bytes.
 const MAX_HEADER_BYTES: u64 = 1 << 20;

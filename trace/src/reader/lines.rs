@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::chunks::{Chunk, ChunkEnd, zeros_in_front};
 use super::error::FirstLine;
-use crate::decode::decode_line;
-use crate::record::{FORMAT, Record};
 use crate::sink::Sink;
+use memlab_format::decode_line;
+use memlab_format::record::{FORMAT, Record};
 
 /// Number of events announced to the model ahead, so that it fetches their blocks from memory meanwhile.
 const PREFETCHED_EVENTS: usize = 16;

@@ -16,10 +16,10 @@ use super::lines::{ReadPosition, Skipped};
 use super::progress::{Extent, Progress};
 use super::source::Source;
 use crate::model::Model;
-use crate::record::Record;
 use crate::replay::Replay;
 use crate::seek_target::SeekTarget;
 use crate::sink::Sink;
+use memlab_format::record::Record;
 
 /// The result of [`SeekableReplay::seek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

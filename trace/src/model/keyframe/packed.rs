@@ -11,7 +11,7 @@ use crate::model::scope::SCOPES;
 use crate::model::tags::{CATEGORIES, TaggedTensor};
 use crate::model::trainings::Training;
 use crate::model::views::WorkTotals;
-use crate::record::Phase;
+use memlab_format::record::Phase;
 
 /// `[address, bytes, born, time, cell, list]`; address, born and time as differences; list -1: none.
 pub(super) type BlockRow = [i64; 6];

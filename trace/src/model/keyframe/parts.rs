@@ -23,7 +23,7 @@ use crate::model::tags::OwnedBytes;
 use crate::model::tensor_names::TensorName;
 use crate::model::views::{BusyView, StepWorkView, WorkTotals};
 use crate::model::windows::Windows;
-use crate::record::Phase;
+use memlab_format::record::Phase;
 
 /// One `{"keyframe":…}` line: part of the state of a model. Its field names are part of the trace format.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

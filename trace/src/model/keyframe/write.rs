@@ -20,7 +20,7 @@ use crate::model::scope::Scope;
 use crate::model::steps::Steps;
 use crate::model::trainings::Trainings;
 use crate::model::windows::Windows;
-use crate::record;
+use memlab_format::record;
 
 /// Rows per line. A state may have tens of thousands of blocks, cells and points.
 const ROWS_PER_LINE: usize = 128;

@@ -7,11 +7,11 @@ use super::text::Text;
 /// The first line of a trace.
 ///
 /// ```
-/// use memlab_trace::{decode_line, Record};
+/// use memlab_format::{decode_line, Record};
 /// let line = br#"{"memlab":1,"version":"0.1.0","id":"5f3c9a1be07d4c22","pid":4242,"parent_pid":4200,"start_unix_ns":1795163951000000000,"command":["python","train.py"],"directory":"/home/ada/gpt","host":"gpu1","rank":0,"local_rank":0,"world_size":2}"#;
 /// let Record::Header(header) = decode_line(line)? else { panic!() };
 /// assert_eq!((header.pid, header.rank, header.command.len()), (4242, Some(0), 2));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Header {
@@ -58,11 +58,11 @@ pub struct Header {
 /// A device.
 ///
 /// ```
-/// use memlab_trace::{decode_line, Record};
+/// use memlab_format::{decode_line, Record};
 /// let line = br#"{"device":0,"name":"NVIDIA H200","total_bytes":150754820096,"bus_id":"0000:1B:00.0"}"#;
 /// let Record::Device(device) = decode_line(line)? else { panic!() };
 /// assert_eq!((device.device, device.total_bytes), (0, 150754820096));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
@@ -82,10 +82,10 @@ pub struct Device {
 /// Bandwidth of a device's link to the host, from the generation and width of the link.
 ///
 /// ```
-/// use memlab_trace::{decode_line, Record};
+/// use memlab_format::{decode_line, Record};
 /// let Record::Link(link) = decode_line(br#"{"link":0,"bytes_per_second":63015384615}"#)? else { panic!() };
 /// assert_eq!((link.link, link.bytes_per_second), (0, 63015384615));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
@@ -101,10 +101,10 @@ pub struct Link {
 /// Written each time the limit is set or lifted.
 ///
 /// ```
-/// use memlab_trace::{decode_line, Record};
+/// use memlab_format::{decode_line, Record};
 /// let Record::Limit(limit) = decode_line(br#"{"limit":0,"bytes":8589934592,"on_limit":"spill"}"#)? else { panic!() };
 /// assert_eq!((limit.limit, limit.bytes, limit.on_limit.as_str()), (0, Some(8589934592), "spill"));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
@@ -123,10 +123,10 @@ pub struct Limit {
 /// Written each time it changes.
 ///
 /// ```
-/// use memlab_trace::{decode_line, Record};
+/// use memlab_format::{decode_line, Record};
 /// let Record::Others(others) = decode_line(br#"{"others":0,"processes":[[4300,3221225472],[977,1048576]]}"#)? else { panic!() };
 /// assert_eq!((others.others, others.processes[0]), (0, (4300, 3221225472)));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Others {
@@ -140,10 +140,10 @@ pub struct Others {
 /// A thread.
 ///
 /// ```
-/// use memlab_trace::{decode_line, Record};
+/// use memlab_format::{decode_line, Record};
 /// let Record::Thread(thread) = decode_line(br#"{"thread":3,"tid":4267,"name":"pt_autograd_0"}"#)? else { panic!() };
 /// assert_eq!((thread.thread, thread.tid, thread.name.as_str()), (3, 4267, "pt_autograd_0"));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Thread {
@@ -160,11 +160,11 @@ pub struct Thread {
 /// Software found in the process.
 ///
 /// ```
-/// use memlab_trace::{decode_line, Record};
+/// use memlab_format::{decode_line, Record};
 /// let line = br#"{"software":"torch","version":"2.15.0","root":"/home/ada/.venv/lib/python3.11/site-packages/torch"}"#;
 /// let Record::Software(software) = decode_line(line)? else { panic!() };
 /// assert_eq!((software.software.as_str(), software.version.as_str()), ("torch", "2.15.0"));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Software {
@@ -183,11 +183,11 @@ pub struct Software {
 /// Owner of a file or folder of code whose path does not show it.
 ///
 /// ```
-/// use memlab_trace::{decode_line, record::CodeKind, Record};
+/// use memlab_format::{decode_line, record::CodeKind, Record};
 /// let line = br#"{"code":"program","root":"/home/ada/.venv/lib/python3.11/site-packages/trainer"}"#;
 /// let Record::CodeRoot(root) = decode_line(line)? else { panic!() };
 /// assert_eq!((root.code, root.root.ends_with("/trainer")), (CodeKind::Program, true));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CodeRoot {
@@ -232,22 +232,22 @@ pub const BENCHMARKS: &str = "(torch.compile's benchmarks)";
 /// A Python frame: one place in one function.
 ///
 /// ```
-/// use memlab_trace::{decode_line, Record};
+/// use memlab_format::{decode_line, Record};
 /// let line = br#"{"frame":12,"file":"/home/ada/gpt/train.py","line":31,"function":"GPT.forward"}"#;
 /// let Record::Frame(frame) = decode_line(line)? else { panic!() };
 /// assert_eq!((frame.frame, frame.line, &*frame.function), (12, Some(31), "GPT.forward"));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 ///
 /// A frame of code that torch.compile generated has `stands_for`: the program's frames that it was compiled from, outermost
 /// first. The list is empty while they are not known:
 ///
 /// ```
-/// use memlab_trace::{decode_line, Record};
+/// use memlab_format::{decode_line, Record};
 /// let line = br#"{"frame":14,"stands_for":[12,13],"file":"/tmp/torchinductor_ada/fi/cfijm6.py","line":603,"function":"call"}"#;
 /// let Record::Frame(frame) = decode_line(line)? else { panic!() };
 /// assert_eq!(frame.stands_for, Some(vec![12, 13]));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Frame<'a> {
@@ -270,11 +270,11 @@ pub struct Frame<'a> {
 /// The text of a source line at the time it ran.
 ///
 /// ```
-/// use memlab_trace::{decode_line, Record};
+/// use memlab_format::{decode_line, Record};
 /// let line = br#"{"source":"/home/ada/gpt/train.py","line":31,"text":"        x = self.fc(x)"}"#;
 /// let Record::Source(source) = decode_line(line)? else { panic!() };
 /// assert_eq!((source.line, &*source.text), (31, "        x = self.fc(x)"));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source<'a> {
@@ -292,10 +292,10 @@ pub struct Source<'a> {
 /// A stack: a node of a trie.
 ///
 /// ```
-/// use memlab_trace::{decode_line, record::Stack, Record};
+/// use memlab_format::{decode_line, record::Stack, Record};
 /// let record = decode_line(br#"{"stack":5,"parent":4,"frame":12}"#)?;
 /// assert_eq!(record, Record::Stack(Stack { stack: 5, parent: 4, frame: 12 }));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stack {
@@ -312,12 +312,12 @@ pub struct Stack {
 /// A layer: one module as called by another; a node of a trie.
 ///
 /// ```
-/// use memlab_trace::{decode_line, Record};
+/// use memlab_format::{decode_line, Record};
 /// let Record::Layer(layer) = decode_line(br#"{"layer":7,"parent":3,"type":"Linear","name":"h.0.mlp.fc"}"#)? else { panic!() };
 /// assert_eq!((layer.layer, layer.class.as_str(), layer.name.as_deref()), (7, "Linear", Some("h.0.mlp.fc")));
 /// let Record::Layer(layer) = decode_line(br#"{"layer":1,"parent":0,"type":"Net","name":"","variable":"GAN.G"}"#)? else { panic!() };
 /// assert_eq!(layer.variable.as_deref(), Some("GAN.G"));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layer {
@@ -340,10 +340,10 @@ pub struct Layer {
 /// A range named by the program: a node of a trie.
 ///
 /// ```
-/// use memlab_trace::{decode_line, Record};
+/// use memlab_format::{decode_line, Record};
 /// let Record::Range(range) = decode_line(br#"{"range":3,"parent":1,"name":"attention"}"#)? else { panic!() };
 /// assert_eq!((range.range, range.parent, range.name.as_str()), (3, 1, "attention"));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Range {
@@ -360,10 +360,10 @@ pub struct Range {
 /// Name of a kernel, copy or fill on a GPU.
 ///
 /// ```
-/// use memlab_trace::{decode_line, Record};
+/// use memlab_format::{decode_line, Record};
 /// let Record::Kernel(kernel) = decode_line(br#"{"kernel":3,"name":"copy pinned to device"}"#)? else { panic!() };
 /// assert_eq!((kernel.kernel, kernel.name.as_str()), (3, "copy pinned to device"));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kernel {
@@ -380,13 +380,13 @@ pub struct Kernel {
 /// parts is the k-th [`Alloc`](super::Alloc) of the device. That event has the block's size, stack and layer.
 ///
 /// ```
-/// use memlab_trace::{decode_line, record::{AllocatorRequest, AllocatorRequestKind}, Record};
+/// use memlab_format::{decode_line, record::{AllocatorRequest, AllocatorRequestKind}, Record};
 /// let line = br#"{"requests":0,"asked":[[0,140213447884800,4000,0,0,0],[3,140213447884800,4000,0,0,0]]}"#;
 /// let Record::Requests(part) = decode_line(line)? else { panic!() };
 /// let requests: Vec<AllocatorRequest> = part.entries().collect();
 /// assert_eq!((part.requests, requests[0].kind, requests[0].bytes), (0, AllocatorRequestKind::Allocation, 4000));
 /// assert_eq!(requests[1].kind, AllocatorRequestKind::Free);
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Requests {

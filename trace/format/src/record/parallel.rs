@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 /// Written each time they change.
 ///
 /// ```
-/// use memlab_trace::{decode_line, Record};
+/// use memlab_format::{decode_line, Record};
 /// let Record::Mesh(mesh) = decode_line(br#"{"mesh":[["dp",1,4],["tp",0,2]]}"#)? else { panic!() };
 /// let dp = &mesh.mesh[0];
 /// assert_eq!((dp.name.as_str(), dp.coordinate, dp.size), ("dp", 1, 4));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mesh {
@@ -48,10 +48,10 @@ impl From<MeshDimension> for (String, u32, u32) {
 /// Written each time they change.
 ///
 /// ```
-/// use memlab_trace::{decode_line, Record};
+/// use memlab_format::{decode_line, Record};
 /// let Record::Stages(stages) = decode_line(br#"{"stages":[1,3],"of":4}"#)? else { panic!() };
 /// assert_eq!((stages.stages, stages.of), (vec![1, 3], 4));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stages {

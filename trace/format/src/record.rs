@@ -60,7 +60,7 @@ pub enum Record<'a> {
     Warning(String),
     /// The trace is empty up to this byte: `{"skip":536870912}`.
     Skip(u64),
-    /// Part of the state at an earlier moment, as JSON that [`Model::apply`](crate::Model::apply) parses.
+    /// Part of the state at an earlier moment, as JSON that `Model::apply` parses.
     Keyframe(Text<'a>),
     /// PyTorch's caching allocator allocated a block.
     Alloc(Alloc),

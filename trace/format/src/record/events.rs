@@ -7,7 +7,7 @@ use super::text::Text;
 /// Bit flags recorded with an allocation.
 ///
 /// ```
-/// use memlab_trace::record::{Flags, Phase};
+/// use memlab_format::record::{Flags, Phase};
 /// let flags = Flags(5);
 /// assert_eq!(flags.phase(), Phase::Forward);
 /// assert!(flags.has(Flags::GRADIENT_NODE) && !flags.has(Flags::WORKSPACE));
@@ -96,10 +96,10 @@ impl Phase {
 /// `["a",time,thread,device,address,bytes,stack,layer,flags]`: PyTorch's allocator handed out a block.
 ///
 /// ```
-/// use memlab_trace::{decode_line, Record};
+/// use memlab_format::{decode_line, Record};
 /// let Record::Alloc(alloc) = decode_line(br#"["a",1834022117,1,0,140213447884800,4718592,5,7,5]"#)? else { panic!() };
 /// assert_eq!((alloc.address, alloc.bytes, alloc.stack, alloc.layer), (140213447884800, 4718592, 5, 7));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Alloc {
@@ -124,10 +124,10 @@ pub struct Alloc {
 /// `["f",time,thread,device,address]`: a block returned to PyTorch's allocator.
 ///
 /// ```
-/// use memlab_trace::{decode_line, Record};
+/// use memlab_format::{decode_line, Record};
 /// let Record::Free(free) = decode_line(br#"["f",1834031900,1,0,140213447884800]"#)? else { panic!() };
 /// assert_eq!((free.time, free.address), (1834031900, 140213447884800));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Free {
@@ -194,12 +194,12 @@ impl DriverKind {
 /// `,graph,stream` follow if the memory became a segment of a private pool or of a stream other than the default.
 ///
 /// ```
-/// use memlab_trace::{decode_line, record::{DriverKind, Flags}, Record};
+/// use memlab_format::{decode_line, record::{DriverKind, Flags}, Record};
 /// let line = br#"["d+",1833999017,1,0,140213447884800,20971520,"device","cudaMalloc","libc10_cuda.so",5,7,129]"#;
 /// let Record::DriverAlloc(alloc) = decode_line(line)? else { panic!() };
 /// assert_eq!((alloc.kind, &*alloc.call), (DriverKind::Device, "cudaMalloc"));
 /// assert!(alloc.flags.has(Flags::SEGMENT) && (alloc.graph, alloc.stream) == (0, 0));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DriverAlloc<'a> {
@@ -240,11 +240,11 @@ impl DriverAlloc<'_> {
     /// Such a block has no `"a"` record. It occurs with `cudaMallocAsync` and without caching.
     ///
     /// ```
-    /// use memlab_trace::{decode_line, Record};
+    /// use memlab_format::{decode_line, Record};
     /// let line = br#"["d+",1833999017,1,0,140213447884800,4194304,"device","cudaMalloc","libc10_cuda.so",5,7,1025]"#;
     /// let Record::DriverAlloc(alloc) = decode_line(line)? else { panic!() };
     /// assert!(alloc.is_block());
-    /// # Ok::<(), memlab_trace::DecodeError>(())
+    /// # Ok::<(), memlab_format::DecodeError>(())
     /// ```
     pub fn is_block(&self) -> bool {
         self.flags.has(Flags::BLOCK) || (self.kind == DriverKind::Async && self.library.starts_with("libc10_cuda.so"))
@@ -254,10 +254,10 @@ impl DriverAlloc<'_> {
 /// `["d-",time,thread,device,address,kind]`: the process returned memory to the driver.
 ///
 /// ```
-/// use memlab_trace::{decode_line, record::DriverKind, Record};
+/// use memlab_format::{decode_line, record::DriverKind, Record};
 /// let Record::DriverFree(free) = decode_line(br#"["d-",9833999017,1,0,140213447884800,"device"]"#)? else { panic!() };
 /// assert_eq!((free.address, free.kind), (140213447884800, DriverKind::Device));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DriverFree {
@@ -276,10 +276,10 @@ pub struct DriverFree {
 /// `["g+",time,thread,device,graph,pool,pool,stack]`: a CUDA graph was captured.
 ///
 /// ```
-/// use memlab_trace::{decode_line, Record};
+/// use memlab_format::{decode_line, Record};
 /// let Record::GraphCaptured(graph) = decode_line(br#"["g+",2934022117,1,0,4,0,3,9]"#)? else { panic!() };
 /// assert_eq!((graph.graph, graph.pool, graph.stack), (4, (0, 3), 9));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GraphCaptured {
@@ -300,10 +300,10 @@ pub struct GraphCaptured {
 /// `["g-",time,thread,device,graph]`: the program released a CUDA graph.
 ///
 /// ```
-/// use memlab_trace::{decode_line, Record};
+/// use memlab_format::{decode_line, Record};
 /// let Record::GraphGone(graph) = decode_line(br#"["g-",9934022117,1,0,4]"#)? else { panic!() };
 /// assert_eq!((graph.device, graph.graph), (0, 4));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GraphGone {
@@ -320,10 +320,10 @@ pub struct GraphGone {
 /// `["map",time,thread,device,address,bytes,handle]`: physical memory appears at a virtual address.
 ///
 /// ```
-/// use memlab_trace::{decode_line, Record};
+/// use memlab_format::{decode_line, Record};
 /// let Record::Map(map) = decode_line(br#"["map",1833999900,1,0,140213447884800,20971520,94000112233]"#)? else { panic!() };
 /// assert_eq!((map.bytes, map.handle), (20971520, 94000112233));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Map {
@@ -344,10 +344,10 @@ pub struct Map {
 /// `["unmap",time,thread,device,address,bytes]`: physical memory disappears from a virtual address.
 ///
 /// ```
-/// use memlab_trace::{decode_line, Record};
+/// use memlab_format::{decode_line, Record};
 /// let Record::Unmap(unmap) = decode_line(br#"["unmap",9833999000,1,0,140213447884800,20971520]"#)? else { panic!() };
 /// assert_eq!((unmap.address, unmap.bytes), (140213447884800, 20971520));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unmap {
@@ -366,10 +366,10 @@ pub struct Unmap {
 /// `["oom",time,thread,device,requested,allocated,reserved,stack,layer]`: PyTorch ran out of memory.
 ///
 /// ```
-/// use memlab_trace::{decode_line, Record};
+/// use memlab_format::{decode_line, Record};
 /// let Record::Oom(oom) = decode_line(br#"["oom",5834022117,1,0,4294967296,7000000512,7516192768,5,7]"#)? else { panic!() };
 /// assert_eq!((oom.requested, oom.allocated, oom.reserved), (4294967296, 7000000512, 7516192768));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Oom {
@@ -423,14 +423,14 @@ impl TagCategory {
 /// `["tag",time,device,address,category,bytes,root,name]`: category and name of a tensor; its sharding may follow.
 ///
 /// ```
-/// use memlab_trace::{decode_line, record::TagCategory, Record};
+/// use memlab_format::{decode_line, record::TagCategory, Record};
 /// let line = br#"["tag",2834022200,0,140213547884800,"optimizer_state",4718592,3,"h.0.mlp.fc.weight:exp_avg"]"#;
 /// let Record::Tag(tag) = decode_line(line)? else { panic!() };
 /// assert_eq!((tag.category, tag.root, &*tag.name), (TagCategory::OptimizerState, 3, "h.0.mlp.fc.weight:exp_avg"));
 /// let line = br#"["tag",2834022117,0,140213447884800,"parameter",1179648,3,"h.0.mlp.fc.weight","Shard(0)/4 on dp"]"#;
 /// let Record::Tag(tag) = decode_line(line)? else { panic!() };
 /// assert_eq!((tag.bytes, &*tag.shard), (1179648, "Shard(0)/4 on dp"));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tag<'a> {
@@ -460,10 +460,10 @@ pub struct Tag<'a> {
 /// steps.
 ///
 /// ```
-/// use memlab_trace::{decode_line, record::Step, Record};
+/// use memlab_format::{decode_line, record::Step, Record};
 /// let record = decode_line(br#"["step",2934022117,1,0]"#)?;
 /// assert_eq!(record, Record::Step(Step { time: 2934022117, thread: 1, index: 0, is_untimed: false }));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Step {
@@ -480,10 +480,10 @@ pub struct Step {
 /// `["read",time,thread,bytes,stack]`: the program copied device memory to the host, for example with `Tensor.item()`.
 ///
 /// ```
-/// use memlab_trace::{decode_line, record::ReadBack, Record};
+/// use memlab_format::{decode_line, record::ReadBack, Record};
 /// let record = decode_line(br#"["read",2834022300,1,8,5]"#)?;
 /// assert_eq!(record, Record::ReadBack(ReadBack { time: 2834022300, thread: 1, bytes: 8, stack: 5 }));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadBack {
@@ -502,10 +502,10 @@ pub struct ReadBack {
 /// Counts from the previous such event of the same place and kernel.
 ///
 /// ```
-/// use memlab_trace::{decode_line, record::Work, Record};
+/// use memlab_format::{decode_line, record::Work, Record};
 /// let record = decode_line(br#"["work",2834022300,0,5,7,1,3,12,91648,0]"#)?;
 /// let Record::Work(Work { device: 0, kernel: 3, calls: 12, nanoseconds: 91648, .. }) = record else { panic!() };
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
@@ -535,10 +535,10 @@ pub struct Work {
 /// Covers `steps` steps from `step` on, and counts from the previous such event of these steps.
 ///
 /// ```
-/// use memlab_trace::{decode_line, record::StepWork, Record};
+/// use memlab_format::{decode_line, record::StepWork, Record};
 /// let record = decode_line(br#"["step_work",2834022300,0,7,1,912,41912648,4096,4]"#)?;
 /// let Record::StepWork(StepWork { step: 7, calls: 912, to_device_bytes: 4096, .. }) = record else { panic!() };
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepWork {
@@ -566,10 +566,10 @@ pub struct StepWork {
 /// Counts from the previous such event.
 ///
 /// ```
-/// use memlab_trace::{decode_line, record::Busy, Record};
+/// use memlab_format::{decode_line, record::Busy, Record};
 /// let record = decode_line(br#"["busy",2834022300,0,900,80,20]"#)?;
 /// let Record::Busy(Busy { busy: 900, waiting: 80, idle: 20, .. }) = record else { panic!() };
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Busy {
@@ -588,10 +588,10 @@ pub struct Busy {
 /// `["ran",time,device,stream,start,nanoseconds,stack,layer,flags,kernel,bytes]`: one kernel, copy or fill on a GPU.
 ///
 /// ```
-/// use memlab_trace::{decode_line, record::Ran, Record};
+/// use memlab_format::{decode_line, record::Ran, Record};
 /// let record = decode_line(br#"["ran",2834022300,0,7,2833000000,91648,5,7,1,3,0]"#)?;
 /// let Record::Ran(Ran { stream: 7, start: 2833000000, nanoseconds: 91648, kernel: 3, .. }) = record else { panic!() };
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ran {
@@ -620,10 +620,10 @@ pub struct Ran {
 /// `["range",time,thread,range]`: the thread entered or left a range named by the program.
 ///
 /// ```
-/// use memlab_trace::{decode_line, record::InRange, Record};
+/// use memlab_format::{decode_line, record::InRange, Record};
 /// let record = decode_line(br#"["range",1834020000,1,3]"#)?;
 /// assert_eq!(record, Record::InRange(InRange { time: 1834020000, thread: 1, range: 3 }));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InRange {
@@ -638,10 +638,10 @@ pub struct InRange {
 /// `["used",time,device,used,total,process]`: memory use of the whole device, as the driver reports it.
 ///
 /// ```
-/// use memlab_trace::{decode_line, Record};
+/// use memlab_format::{decode_line, Record};
 /// let Record::Used(used) = decode_line(br#"["used",1934022117,0,1073741824,150754820096,891289600]"#)? else { panic!() };
 /// assert_eq!((used.used, used.process), (1073741824, Some(891289600)));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Used {
@@ -662,10 +662,10 @@ pub struct Used {
 /// The memory was offloaded, or a limit made it spill.
 ///
 /// ```
-/// use memlab_trace::{decode_line, Record};
+/// use memlab_format::{decode_line, Record};
 /// let Record::Moved(moved) = decode_line(br#"["moved",5934022117,0,4437573632]"#)? else { panic!() };
 /// assert_eq!((moved.device, moved.bytes), (0, 4437573632));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
@@ -682,10 +682,10 @@ pub struct Moved {
 /// They came faster than memlab could keep the trace within its size limit.
 ///
 /// ```
-/// use memlab_trace::{decode_line, record::Lost, Record};
+/// use memlab_format::{decode_line, record::Lost, Record};
 /// let record = decode_line(br#"["lost",6934022117,20481]"#)?;
 /// assert_eq!(record, Record::Lost(Lost { time: 6934022117, events: 20481 }));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
@@ -698,10 +698,10 @@ pub struct Lost {
 /// `["end",time,code,signal]`: the process ended.
 ///
 /// ```
-/// use memlab_trace::{decode_line, record::End, Record};
+/// use memlab_format::{decode_line, record::End, Record};
 /// let record = decode_line(br#"["end",12934022117,0,null]"#)?;
 /// assert_eq!(record, Record::End(End { time: 12934022117, code: Some(0), signal: None }));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct End {

@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize, Serializer};
 /// Written when the loss is known, which may be some steps later.
 ///
 /// ```
-/// use memlab_trace::{decode_line, Record};
+/// use memlab_format::{decode_line, Record};
 /// let line = br#"{"trained":12,"epoch":1,"batch":2,"phase":null,"samples":512,"duration":81250000,"loss":0.25,"way":"micro-batches","pieces":8,"offloaded":0}"#;
 /// let Record::Trained(trained) = decode_line(line)? else { panic!() };
 /// assert_eq!((trained.trained, trained.samples, trained.loss.map(|loss| loss.0)), (12, 512, Some(0.25)));
 /// assert_eq!((trained.way.as_deref(), trained.pieces), (Some("micro-batches"), 8));
-/// # Ok::<(), memlab_trace::DecodeError>(())
+/// # Ok::<(), memlab_format::DecodeError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Trained {

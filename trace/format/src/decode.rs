@@ -21,15 +21,17 @@ use numbers::Numbers;
 
 /// An event of a block, by far the most frequent kind of record. It borrows nothing from its line.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum BlockEvent {
+pub enum BlockEvent {
+    /// The block was allocated.
     Alloc(Alloc),
+    /// The block was freed.
     Free(Free),
 }
 
 impl BlockEvent {
     /// Returns the device and address of the block.
     #[inline]
-    pub(crate) fn place(&self) -> (i32, u64) {
+    pub fn place(&self) -> (i32, u64) {
         match self {
             Self::Alloc(event) => (event.device, event.address),
             Self::Free(event) => (event.device, event.address),
@@ -66,7 +68,7 @@ pub fn decode_line(line: &[u8]) -> Result<Record<'_>, DecodeError> {
 
 /// Decodes a line with a block event; `None`: another record, or malformed.
 #[inline]
-pub(crate) fn decode_block_event(line: &[u8]) -> Option<BlockEvent> {
+pub fn decode_block_event(line: &[u8]) -> Option<BlockEvent> {
     match line {
         [b'[', b'"', b'a', b'"', b',', rest @ ..] => decode_alloc(rest).ok().map(BlockEvent::Alloc),
         [b'[', b'"', b'f', b'"', b',', rest @ ..] => decode_free(rest).ok().map(BlockEvent::Free),
