@@ -66,9 +66,9 @@ fn run(folder: &TempDir, name: &str, directory: &str, rows: &[Row<'_>]) {
 
 const TWO_RUNS: &str = "\
 memlab diff
-  before  a.jsonl at the peak, 3.00 s, after step 0
+  before  a.jsonl at the peak, 3.00 s, in step 1
           train.py, cuda:0 NVIDIA H200
-  after   b.jsonl at the peak, 3.00 s, after step 0
+  after   b.jsonl at the peak, 3.00 s, in step 1
           train.py, cuda:0 NVIDIA H200
 
 Altogether

@@ -115,7 +115,7 @@ fn side_lines(side: &Side) -> [String; 2] {
     // The name of a step's end contains the step already.
     let steps = match (side.steps_ended, side.named.moment) {
         (0, _) | (_, NamedMoment::Step(_)) => String::new(),
-        (steps, _) => format!(", {}", format::step_reached(steps)),
+        (ended, _) => format!(", {}", format::step_during(ended, side.steps)),
     };
     let device = &side.device;
     let name = if device.name.is_empty() { String::new() } else { format!(" {}", device.name) };

@@ -31,7 +31,7 @@ pub fn write_text_at(out: &mut impl Write, path: &Path, loaded: &LoadedMoment, s
     // The name of a step's end contains the step already.
     let reached = match (loaded.moment, whole.steps_ended()) {
         (NamedMoment::Step(_), _) | (_, 0) => String::new(),
-        _ => format!(", {}", format::step_reached(moment.steps_ended())),
+        (_, steps) => format!(", {}", format::step_during(moment.steps_ended(), steps)),
     };
     parts.push(vec![
         format!("At {}: {}{reached}", loaded.moment, format::duration(moment.time())),

@@ -32,17 +32,17 @@ pub(super) fn peak(device: &DeviceView, steps_ended: u64) -> Vec<String> {
         let mut lines = vec!["Peak: nothing was allocated".to_owned()];
         if device.used_bytes_at_peak > 0 {
             let (used, when) = (size(device.used_bytes_at_peak), format::duration(device.peak_time));
-            lines = vec![format!("Peak: {used} in use after {when}")];
+            lines = vec![format!("Peak: {used} in use at {when}")];
         }
         lines.push("  PyTorch allocated nothing on this device.".to_owned());
         lines.extend(limit(device));
         return lines;
     }
     let mut lines = vec![format!(
-        "Peak: {} allocated after {}{}",
+        "Peak: {} allocated at {}{}",
         size(device.peak_allocated_bytes),
         format::duration(device.peak_time),
-        if steps_ended == 0 { String::new() } else { format!(", {}", format::step_reached(device.peak_step)) }
+        if steps_ended == 0 { String::new() } else { format!(", {}", format::step_during(device.peak_step, steps_ended)) }
     )];
     let (reserved, used) = (device.reserved_bytes_at_peak, device.used_bytes_at_peak);
     lines.push(format!("  {} reserved and {} in use at that moment", size(reserved), size(used)));

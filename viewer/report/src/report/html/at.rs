@@ -54,16 +54,16 @@ fn page(path: &Path, loaded: &LoadedMoment) -> String {
     document(path, &command, &body)
 }
 
-/// `at the end of step 3, after 2.10 s`.
+/// `at the end of step 3, 2.10 s`.
 fn when(loaded: &LoadedMoment) -> String {
     let ResolvedSnapshot { model: moment, final_model: whole, .. } = &loaded.snapshot;
     let mut when = match loaded.moment {
-        NamedMoment::Time(_) => format!("after {}", format::duration(moment.time())),
-        named => format!("at {named}, after {}", format::duration(moment.time())),
+        NamedMoment::Time(_) => format!("at {}", format::duration(moment.time())),
+        named => format!("at {named}, {}", format::duration(moment.time())),
     };
     // The name of a step's end contains the step already.
     if !matches!(loaded.moment, NamedMoment::Step(_)) && whole.steps_ended() > 0 {
-        when = format!("{when}, {}", format::step_reached(moment.steps_ended()));
+        when = format!("{when}, {}", format::step_during(moment.steps_ended(), whole.steps_ended()));
     }
     when
 }
