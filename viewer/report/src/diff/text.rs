@@ -53,9 +53,9 @@ pub fn write_text(out: &mut impl Write, difference: &Difference, style: Style) -
         let lines = if moved == 1 { "1 line" } else { &*format!("{moved} lines") };
         writeln!(out, "  {lines} moved within the same function (→)")?;
     }
-    layers(out, "By layer, without inner layers", difference, &difference.layers, Figure::Bytes, style)?;
+    layers(out, "By layer, each without the layers inside it", difference, &difference.layers, Figure::Bytes, style)?;
     let ranges = difference.ranges.iter().map(|range| (range.bytes, range_name(&range.path))).collect();
-    table(out, "By range, without inner ranges", ranges, "range", Figure::Bytes, style)?;
+    table(out, "By range, each without the ranges inside it", ranges, "range", Figure::Bytes, style)?;
     difference.times.as_ref().map_or(Ok(()), |times| write_times(out, difference, times, style))
 }
 
@@ -67,7 +67,7 @@ fn write_times(out: &mut impl Write, difference: &Difference, times: &TimeDiffer
         format!("GPU time over {}, then over {} (not comparable)", before.work_part, after.work_part)
     };
     table(out, &title, vec![(times.total, "total".to_owned())], "", Figure::Time, style)?;
-    layers(out, "GPU time by layer, without inner layers", difference, &times.layers, Figure::Time, style)?;
+    layers(out, "GPU time by layer, each without the layers inside it", difference, &times.layers, Figure::Time, style)?;
     let lines = times.lines[difference.scope].iter().map(|line| (line.change, line_name(line, before, after)));
     table(out, "GPU time by line", lines.collect(), "line", Figure::Time, style)?;
     let kernels = times.kernels.iter().map(|kernel| (kernel.change, clean(&kernel.short_name).into_owned()));

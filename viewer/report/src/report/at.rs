@@ -104,7 +104,7 @@ fn ranges(held: &Holdings, columns: usize) -> Vec<String> {
             range_name(&range.path),
         ]);
     }
-    sections::section("Named ranges, without inner ranges", &table, None, columns)
+    sections::section("Named ranges, each without the ranges inside it", &table, None, columns)
 }
 
 fn layers(names: &ReportNames<'_>, held: &Holdings, columns: usize) -> Vec<String> {
@@ -118,5 +118,5 @@ fn layers(names: &ReportNames<'_>, held: &Holdings, columns: usize) -> Vec<Strin
         let view = LayerView { root, root_class, name, class, ..LayerView::default() };
         table.row(vec![size(layer.bytes), format::percent(layer.bytes, held.attributed_bytes()), names.layer(&view)]);
     }
-    sections::section("Largest layers, without inner layers", &table, None, columns)
+    sections::section("Largest layers, each without the layers inside it", &table, None, columns)
 }

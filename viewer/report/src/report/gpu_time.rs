@@ -88,7 +88,7 @@ fn by_layer(names: &ReportNames<'_>, work: &GpuWorkView, columns: usize) -> Vec<
         table.row(row);
     }
     let rest = rest(work.layers.iter().map(|layer| layer.totals.nanoseconds));
-    section("Layers by GPU time, without inner layers", &table, rest, columns.saturating_sub(2))
+    section("Layers by GPU time, each without the layers inside it", &table, rest, columns.saturating_sub(2))
 }
 
 fn by_kernel(kernels: &[KernelTime], work: &GpuWorkView, columns: usize) -> Vec<String> {

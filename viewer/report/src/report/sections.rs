@@ -20,6 +20,9 @@ const MIN_COMPARED: u64 = 5;
 /// Maximum number of growing lines shown.
 const MAX_GROWING_LINES: usize = 5;
 
+/// Steps before the growth is compared, if more have ended.
+pub(super) const WARM_UP: u64 = 2;
+
 /// Maximum width of sentences: longer lines are hard to read.
 const MAX_PROSE_COLUMNS: usize = 110;
 
@@ -104,7 +107,7 @@ pub(super) fn lines(names: &ReportNames<'_>, device: &DeviceView, columns: usize
         "at the peak",
         share_title(device.peak_allocated_bytes, device.attributed_bytes_at_peak()),
         "in backward",
-        "peak",
+        "own peak",
         "at the end",
         "line",
     ])
@@ -189,7 +192,7 @@ pub(super) fn layers(names: &ReportNames<'_>, device: &DeviceView, columns: usiz
         row.push(names.layer(layer));
         table.row(row);
     }
-    let title = "Largest layers, without inner layers";
+    let title = "Largest layers, each without the layers inside it";
     section(title, &table, rest(layers.iter().map(|layer| layer.live_bytes_at_peak)), columns)
 }
 
@@ -222,7 +225,7 @@ pub(super) fn ranges(names: &ReportNames<'_>, device: &DeviceView, columns: usiz
             node.name(),
         ]);
     }
-    let title = "Named ranges, without inner ranges";
+    let title = "Named ranges, each without the ranges inside it";
     section(title, &table, rest(ranges.iter().map(|node| node.own.live_bytes_at_peak)), columns)
 }
 
@@ -252,16 +255,16 @@ pub(super) fn growth(names: &ReportNames<'_>, device: &DeviceView, columns: usiz
         return Vec::new();
     }
     let growth = names.model.growth(device.index);
-    let (unit, moments, rate) = match unit {
-        GrowthUnit::Steps => ("step", "the ends of steps", "a step"),
-        GrowthUnit::Iterations => ("iteration", "iterations", "an iteration"),
+    let (moments, rate) = match unit {
+        GrowthUnit::Steps => ("the ends of steps", "a step"),
+        GrowthUnit::Iterations => ("iterations", "an iteration"),
     };
     let Some(first) = growth.first() else {
-        let last = ended - 1;
-        return vec![format!("Growth between {unit}s: no line held more after {unit} {last} than after warm-up")];
+        let (from, to) = (u64::from(ended > WARM_UP), ended - 1);
+        return vec![format!("Growth between {moments} {from} and {to}: none")];
     };
     let total = growth.iter().fold(0_u64, |sum, line| sum.saturating_add(line.to_bytes - line.from_bytes));
-    let mut table = Table::new(&["more", rate, "before", "after", "line"]);
+    let mut table = Table::new(&["growth", rate, "before", "after", "line"]);
     for line in growth.iter().take(MAX_GROWING_LINES) {
         table.row(vec![
             size(line.to_bytes - line.from_bytes),
