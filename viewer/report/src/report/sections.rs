@@ -300,12 +300,12 @@ pub(super) fn fragmentation(names: &ReportNames<'_>, device: &DeviceView) -> Vec
     // Once nothing is allocated, the holes are just the segments.
     if device.allocated_bytes > 0 && map.free_bytes > 0 {
         lines.push(format!(
-            "  {} {} of {} ({}), in {} segments; the largest free block is {}",
+            "  {} {} of {} ({}) cached in {}; largest free block {}",
             names.latest,
             size(map.free_bytes),
             size(map.reserved_bytes),
             format::percent(map.free_bytes, map.reserved_bytes),
-            format::grouped(map.segments.len() as u64),
+            format::counted(map.segments.len() as u64, "segment"),
             size(map.largest_free_bytes)
         ));
     }
