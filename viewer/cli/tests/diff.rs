@@ -71,11 +71,11 @@ memlab diff
   after   b.jsonl at the peak, 3.00 s, in step 1
           train.py, cuda:0 NVIDIA H200
 
-Altogether
+Device memory
    before     after     change
   110 MiB  40.0 MiB  -70.0 MiB  -64 %  allocated
       0 B       0 B          –         reserved
-  110 MiB  40.0 MiB  -70.0 MiB  -64 %  used
+  110 MiB  40.0 MiB  -70.0 MiB  -64 %  in use
 
 By category
    before     after     change         category

@@ -36,8 +36,9 @@ pub fn write_text(out: &mut impl Write, difference: &Difference, style: Style) -
             writeln!(out, "  {name:<6}  {}", fit_end(line, style.columns.saturating_sub(10), "…"))?;
         }
     }
-    let totals = difference.totals.iter().map(|(name, change)| (*change, (*name).to_owned())).collect();
-    table(out, "Altogether", totals, "", Figure::Bytes, style)?;
+    let in_words = |name: &str| if name == "used" { "in use" } else { name }.to_owned();
+    let totals = difference.totals.iter().map(|(name, change)| (*change, in_words(name))).collect();
+    table(out, "Device memory", totals, "", Figure::Bytes, style)?;
     let name = |category: Category| match category {
         Category::Context if !before.device.process_is_known || !after.device.process_is_known => "context, others",
         category => category_names(category).0,
