@@ -33,7 +33,10 @@ pub(crate) fn advise(replayed: Option<&Result<AllocatorReplay, String>>, candida
                 bytes_after: after,
                 cost: Cost::ZERO,
                 how: format!("export PYTORCH_CUDA_ALLOC_CONF={settings}"),
-                because: format!("Replayed with these settings, the recorded requests reserve at most {}.", size(after)),
+                because: format!(
+                    "Replayed with these settings, the recorded requests reserve at most {}.",
+                    size(after)
+                ),
             })
         })
         .collect();

@@ -36,7 +36,11 @@ fn peak(model: &Model, device: &DeviceView, devices: usize) -> Words {
     let mut words = if total > 0 {
         let (used, share) = (device.used_bytes_at_peak, format::percent(device.used_bytes_at_peak, total));
         Words::default()
-            .and(format!("At the peak, {} of the {} of {name} was in use ({share}), of which ", size(used), size(total)))
+            .and(format!(
+                "At the peak, {} of the {} of {name} was in use ({share}), of which ",
+                size(used),
+                size(total)
+            ))
             .and_strong(allocated)
             .and(" was allocated")
     } else {

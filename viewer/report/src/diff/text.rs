@@ -36,7 +36,7 @@ pub fn write_text(out: &mut impl Write, difference: &Difference, style: Style) -
             writeln!(out, "  {name:<6}  {}", fit_end(line, style.columns.saturating_sub(10), "…"))?;
         }
     }
-    let in_words = |name: &str| if name == "used" { "in use" } else { name }.to_owned();
+    let in_words = |name: &str| (if name == "used" { "in use" } else { name }).to_owned();
     let totals = difference.totals.iter().map(|(name, change)| (*change, in_words(name))).collect();
     table(out, "Device memory", totals, "", Figure::Bytes, style)?;
     let name = |category: Category| match category {
@@ -68,7 +68,14 @@ fn write_times(out: &mut impl Write, difference: &Difference, times: &TimeDiffer
         format!("GPU time over {}, then over {} (not comparable)", before.work_part, after.work_part)
     };
     table(out, &title, vec![(times.total, "total".to_owned())], "", Figure::Time, style)?;
-    layers(out, "GPU time by layer, each without the layers inside it", difference, &times.layers, Figure::Time, style)?;
+    layers(
+        out,
+        "GPU time by layer, each without the layers inside it",
+        difference,
+        &times.layers,
+        Figure::Time,
+        style,
+    )?;
     let lines = times.lines[difference.scope].iter().map(|line| (line.change, line_name(line, before, after)));
     table(out, "GPU time by line", lines.collect(), "line", Figure::Time, style)?;
     let kernels = times.kernels.iter().map(|kernel| (kernel.change, clean(&kernel.short_name).into_owned()));

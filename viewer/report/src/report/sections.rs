@@ -45,7 +45,11 @@ pub(super) fn peak(device: &DeviceView, steps_ended: u64) -> Vec<String> {
         "Peak: {} allocated at {}{}",
         size(device.peak_allocated_bytes),
         format::duration(device.peak_time),
-        if steps_ended == 0 { String::new() } else { format!(", {}", format::step_during(device.peak_step, steps_ended)) }
+        if steps_ended == 0 {
+            String::new()
+        } else {
+            format!(", {}", format::step_during(device.peak_step, steps_ended))
+        }
     )];
     let (reserved, used) = (device.reserved_bytes_at_peak, device.used_bytes_at_peak);
     lines.push(format!("  {} reserved and {} in use at that moment", size(reserved), size(used)));

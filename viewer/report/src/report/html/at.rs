@@ -93,14 +93,17 @@ fn summary(names: &ReportNames<'_>, loaded: &LoadedMoment, devices: &[(DeviceVie
 
 fn describe(names: &ReportNames<'_>, words: Words, device: &DeviceView, held: &Holdings, devices: usize) -> Words {
     let name = short_name(device);
-    let mut words = words.and(": ").and_strong(size(held.allocated_bytes)).and(format!(" was allocated on {name}"));
-    if device.total_bytes > 0 {
+    let allocated = size(held.allocated_bytes);
+    let mut words = if device.total_bytes > 0 {
         let (used, total) = (size(held.used_bytes), size(device.total_bytes));
-        words = words.and(format!(
-            ", and {used} of its {total} was in use ({})",
-            format::percent(held.used_bytes, device.total_bytes)
-        ));
-    }
+        let share = format::percent(held.used_bytes, device.total_bytes);
+        words
+            .and(format!(": {used} of the {total} of {name} was in use ({share}), of which "))
+            .and_strong(allocated)
+            .and(" was allocated")
+    } else {
+        words.and(": ").and_strong(allocated).and(format!(" was allocated on {name}"))
+    };
     if devices > 1 {
         words = words.and(format!(", the fullest of {devices} devices"));
     }
