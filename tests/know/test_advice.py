@@ -113,7 +113,7 @@ def test_offload_advice_has_the_cost_that_the_link_cannot_hide(memlab, recorded)
     # THEN the wait is the cost; it is unknown for a step whose GPU waits for its host, AND the advice explains this
     assert advice["gpu_ns"] > 0
     assert advice["cost_ns"] == (None if answer["waits_for_host"] else advice["gpu_ns"])
-    assert "the link carries" in advice["because"] and "waits for the rest" in advice["because"]
+    assert "The link carries" in advice["because"] and "waits for the rest" in advice["because"]
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_the_report_has_a_chapter_on_it(memlab, recorded):
     trace, _ = recorded("gpt")
     command = [memlab.command, "report", trace]
     text = subprocess.run(command, capture_output=True, text=True, env=memlab.environment()).stdout
-    assert "Advice, each change alone, best first" in text and "partial(checkpoint" in text
+    assert "Advice for the peak of cuda:0, " in text and "partial(checkpoint" in text
     page = subprocess.run([*command, "--html", "-"], capture_output=True, text=True, env=memlab.environment()).stdout
     assert '<section id="advice">' in page and "partial(checkpoint" in page
     assert memlab.report(trace)["advice"] == advise(memlab, trace)["advice"]

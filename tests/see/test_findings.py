@@ -53,13 +53,13 @@ def test_leaks_are_found_with_their_cause_and_remedy(memlab):
     said = {name: found[name]["findings"][0]["what"] for name in names}
     evaluation = line_of("kept.append((model(x) - x)")
     for name in ["evaluates", "epochs"]:
-        assert f"{line_of('return self.outer')} Net.forward and 2 more lines held" in said[name], said[name]
-        assert "kept by forward called from" in said[name] and f"{evaluation} evaluate" in said[name]
-        assert said[name].endswith("never used by backward.")
+        assert f"{line_of('return self.outer')} Net.forward and 2 more lines." in said[name], said[name]
+        assert "activations of the forward that" in said[name] and f"{evaluation} evaluate calls" in said[name]
+        assert said[name].endswith("backward never uses them.")
         assert "torch.no_grad()" in found[name]["findings"][0]["next"]
     assert "at each of 3 times, 10 steps apart" in said["epochs"], said["epochs"]
-    assert "22.0 MiB more at the end of step 23 than of step 1, 1.00 MiB a step" in said["losses"], said["losses"]
-    assert f"{line_of('y = model(x)')} step, kept after backward" in said["losses"]
+    assert "22.0 MiB from the end of step 1 to the end of step 23 (1.00 MiB a step)" in said["losses"], said["losses"]
+    assert f"{line_of('y = model(x)')} step calls; they stay allocated after backward" in said["losses"]
     assert ".item()" in found["losses"]["findings"][0]["next"]
     assert f"{line_of('y = model(batch())')} serves" in said["serves"] and ".cpu()" in found["serves"]["findings"][0]["next"]
     # AND following the advice removes it
@@ -73,8 +73,8 @@ def test_leaks_are_found_with_their_cause_and_remedy(memlab):
         [memlab.command, "view", "--once", "--size", "600x40", trace], capture_output=True, text=True
     ).stdout
     assert text.index("Findings") < text.index("=== Device")
-    assert "never used by backward" in " ".join(text.split())
-    assert "never used by backward" in page and "never used by backward" in view
+    assert "backward never uses them" in " ".join(text.split())
+    assert "backward never uses them" in page and "backward never uses them" in view
 
 
 def test_holes_are_found_and_expandable_segments_close_them(memlab):

@@ -183,6 +183,11 @@ pub fn step_reached(ended: u64) -> String {
     }
 }
 
+/// Formats a position among `steps` ended steps, after `ended` of them: `in step 13`, or `after step 12` after the last.
+pub fn step_during(ended: u64, steps: u64) -> String {
+    if ended < steps { format!("in step {ended}") } else { step_reached(ended) }
+}
+
 /// Formats a date in UTC: `2026-11-20 10:22:28 UTC`.
 #[cfg(feature = "dates")]
 pub fn date(unix_ns: u64) -> String {

@@ -23,7 +23,8 @@ impl Candidates {
             self.advice.push(advice);
         } else {
             let (saved, after) = (size(advice.saved_bytes), size(advice.bytes_after));
-            let because = format!("saves {saved}: the peak would be {after} {}", advice.figure.as_str());
+            let peak = if advice.saved_bytes == 0 { "stays at" } else { "would be" };
+            let because = format!("saves {saved}: the peak {peak} {after} {}", advice.figure.as_str());
             self.tried.push(RejectedAdvice { kind: advice.kind, place: advice.place, because });
         }
     }

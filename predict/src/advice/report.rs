@@ -42,7 +42,7 @@ impl Kind {
             Self::OffloadActivations => "Offload activations",
             Self::ChunkedLoss => "Compute the loss in pieces",
             Self::OffloadOptimizerState => "Offload the optimizer state",
-            Self::Gradients => "Free gradients",
+            Self::Gradients => "Release gradients earlier",
             Self::FusedOptimizer => "Use a fused optimizer",
             Self::Workspaces => "Use smaller workspaces",
             Self::Settings => "Tune the allocator",

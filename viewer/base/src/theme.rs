@@ -93,8 +93,8 @@ const UNICODE: Glyphs = Glyphs {
     oom: "✖",
     dot: "●",
     separator: " · ",
-    descending: "▼",
-    ascending: "▲",
+    descending: "↓",
+    ascending: "↑",
     free: "·",
     bands: ["█", "▓", "▒", "░"],
 };

@@ -32,7 +32,7 @@ Examples:
   memlab run -- python train.py            record a run and print a summary
   memlab run --live -- python train.py     record a run and show the dashboard
   memlab top                               show the dashboard on a running program
-  memlab serve                             show all running programs in a browser, and to Prometheus
+  memlab serve                             show all running programs in a browser; metrics for Prometheus
   memlab run --offload -- python train.py  record a run whose memory can be moved
   memlab offload 4242                      move its GPU memory to host memory; it waits
   memlab restore 4242                      move it back; the program continues
@@ -41,6 +41,7 @@ Examples:
   memlab advise memlab-train-4242.jsonl    suggest changes that lower its memory
   memlab diff a.jsonl b.jsonl              compare two runs
   memlab export a.jsonl --format csv -o a.csv
+                                           write a table of allocations
   memlab view memlab-train-4242.jsonl      show the dashboard on a recorded run
   memlab plan --card 24GiB -- python train.py --batch {batch}
                                            forecast the largest batch that fits, without a GPU
@@ -58,7 +59,7 @@ enum Command {
     /// Show the dashboard on recorded traces, finished or still growing.
     #[command(after_help = view::help())]
     View(view::Options),
-    /// Serve the traced processes of this user to Prometheus and as a live web page.
+    /// Show all recorded programs that are running on a web page, and serve their figures to Prometheus.
     #[command(after_help = serve::HELP)]
     Serve(serve::Options),
     /// List the traced processes of this user.
@@ -87,13 +88,13 @@ enum Command {
     /// Report where the memory of a recorded run went.
     #[command(after_help = moments_help())]
     Report(report::Options),
-    /// Suggest changes that lower a program's memory, each tried on a recorded run.
+    /// Suggest changes that lower a program's memory, computed from a recorded run without running the program.
     #[command(after_help = advise::HELP)]
     Advise(advise::Options),
     /// Show what changed between two runs or moments.
     #[command(after_help = diff::help())]
     Diff(diff::Options),
-    /// Export a moment of a recorded run, or the run over time, to another program's format.
+    /// Convert a recorded run to another format: csv, json, flame graphs, Perfetto, memory_viz, speedscope.
     #[command(after_help = moments_help())]
     Export(export::Options),
 }

@@ -174,7 +174,7 @@ fn the_summary_has_the_peak_and_its_line() {
     let folder = folder();
     let output = run(&folder, &format!("{TRACED} echo '[\"end\",3000000,0,null]' >> \"$trace\""));
     let text = errors(&output);
-    assert!(text.contains("peak 2.00 GiB allocated after 2 ms; at most 3.00 GiB reserved"), "{text}");
+    assert!(text.contains("peak 2.00 GiB allocated at 2 ms; at most 3.00 GiB reserved"), "{text}");
     assert!(text.contains("2.00 GiB  train.py:31 main") && text.contains("memlab report memlab-sh-"), "{text}");
     assert!(text.lines().count() <= 8, "{text}");
 }
@@ -257,7 +257,7 @@ fn a_program_without_pytorch_is_summarized_by_its_used_memory() {
     let script = TRACED.replace("libc10_cuda.so\",1,0,128", "saxpy\",0,0,0");
     let script = script.lines().filter(|line| !line.contains("[\"a\"")).collect::<Vec<_>>().join("\n");
     let text = errors(&run(&folder, &format!("{script}\necho '[\"end\",3000000,0,null]' >> \"$trace\"")));
-    assert!(text.contains("peak 3.00 GiB used of 141 GiB after 1 ms") && !text.contains("allocated after"), "{text}");
+    assert!(text.contains("peak 3.00 GiB used of 141 GiB at 1 ms") && !text.contains("allocated at"), "{text}");
 }
 
 /// The exit code and the error message of memlab.

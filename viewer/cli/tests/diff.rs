@@ -66,16 +66,16 @@ fn run(folder: &TempDir, name: &str, directory: &str, rows: &[Row<'_>]) {
 
 const TWO_RUNS: &str = "\
 memlab diff
-  before  a.jsonl at the peak, 3.00 s, after step 0
+  before  a.jsonl at the peak, 3.00 s, in step 1
           train.py, cuda:0 NVIDIA H200
-  after   b.jsonl at the peak, 3.00 s, after step 0
+  after   b.jsonl at the peak, 3.00 s, in step 1
           train.py, cuda:0 NVIDIA H200
 
-Altogether
+Device memory
    before     after     change
   110 MiB  40.0 MiB  -70.0 MiB  -64 %  allocated
       0 B       0 B          –         reserved
-  110 MiB  40.0 MiB  -70.0 MiB  -64 %  used
+  110 MiB  40.0 MiB  -70.0 MiB  -64 %  in use
 
 By category
    before     after     change         category
@@ -86,7 +86,7 @@ By line
   100 MiB  30.0 MiB  -70.0 MiB  -70 %  train.py:2  forward
   1 unchanged, with 10.0 MiB
 
-By layer, without inner layers
+By layer, each without the layers inside it
    before     after     change         layer
   100 MiB  30.0 MiB  -70.0 MiB  -70 %  h.1  Linear
   1 unchanged, with 10.0 MiB

@@ -314,10 +314,10 @@ fn the_page_of_a_moment_adds_up() {
         String::from_utf8(output.stdout).unwrap()
     };
     for (at, when) in [
-        ("step:2", "At the end of step 2, after "),
-        ("peak", "At the peak, after "),
-        ("oom", "At the first out-of-memory, after "),
-        ("end", "At the end, after "),
+        ("step:2", "At the end of step 2, "),
+        ("peak", "At the peak, "),
+        ("oom", "At the first out-of-memory, "),
+        ("end", "At the end, "),
     ] {
         // WHEN the page of a moment is written
         let page = page(&["a.jsonl", "--at", at]);

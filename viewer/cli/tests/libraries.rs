@@ -66,7 +66,7 @@ fn findings_and_errors_name_the_shown_lines() {
     let report = memlab(&folder, "report a.jsonl");
     let found = part(&report, "Findings", "=== Device");
     assert!(found.contains("hub/model.py:90 Block.forward requested 700 MiB"), "{found}");
-    assert!(found.contains("hub/trainer.py:50 Trainer.train held"), "{found}");
+    assert!(found.contains("allocated by hub/trainer.py:50 Trainer.train. These are"), "{found}");
     assert!(found.contains("in a call from train.py:7 main"), "{found}");
     let error = part(&report, "OUT OF MEMORY", "Peak:");
     assert!(error.contains("requested by hub/model.py:90"), "{error}");

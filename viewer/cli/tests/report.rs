@@ -178,7 +178,7 @@ fn the_json_has_the_same_figures() {
 fn a_healthy_run_has_no_findings() {
     let trace = Training::new().run(5, false) + "[\"end\",2000000000,0,null]\n";
     let text = text_of(&read("healthy.jsonl", &trace), 110);
-    assert!(text.contains("Growth between steps: no line held more after step 4 than after warm-up"), "{text}");
+    assert!(text.contains("Growth between the ends of steps 1 and 4: none"), "{text}");
     assert!(text.contains("ended with exit code 0"));
     assert!(!text.contains("OUT OF MEMORY") && !text.contains("Note:"), "{text}");
 }

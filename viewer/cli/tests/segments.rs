@@ -238,7 +238,7 @@ proptest! {
         let mut facts = vec![
             format!("{} reserved in {}", grouped(map.reserved_bytes), plural(map.segments.len(), "segment")),
             format!("{} in {}", grouped(map.reserved_bytes - map.free_bytes), plural(blocks, "block")),
-            format!("{} free, {} of it", grouped(map.free_bytes), percent(map.free_bytes, map.reserved_bytes)),
+            format!("{} free, {} of reserved", grouped(map.free_bytes), percent(map.free_bytes, map.reserved_bytes)),
         ];
         if map.free_bytes > 0 {
             facts.push(format!("{} largest free block", grouped(map.largest_free_bytes)));

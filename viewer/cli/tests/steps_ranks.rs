@@ -224,7 +224,7 @@ fn the_steps_follow_the_chosen_moment() {
     let peak = app.steps.items(&app.context).into_iter().find(|item| item.is_shown).expect("it is shown");
     assert!(peak.has_peak && compared(&app) == peak.step.index, "{}", peak.step.index);
     assert!(
-        rows.matches(&format!("after step {}", peak.step.index - 1)).count() >= 2 && !rows.contains("in step"),
+        rows.matches(&format!("in step {}", peak.step.index)).count() >= 2 && !rows.contains("after step"),
         "{rows}"
     );
 }

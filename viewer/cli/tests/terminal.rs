@@ -52,10 +52,10 @@ fn advice_is_shown_over_the_screen() {
     session.wait_for("Device memory");
     // WHEN advice is requested THEN changes are tried, and their results are shown
     session.press("A");
-    session.wait_for("at the peak of cuda:0");
+    session.wait_for("for the peak of cuda:0");
     // AND any other key leads back
     session.press("x");
-    session.wait_until("no advice", |text| !text.contains("at the peak of cuda:0"));
+    session.wait_until("no advice", |text| !text.contains("for the peak of cuda:0"));
     session.press("q");
     assert_eq!(session.end().0, 0);
 }

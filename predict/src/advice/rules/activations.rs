@@ -115,17 +115,17 @@ impl<'a> KeptActivations<'a> {
     fn advice(&self, outcome: &Outcome, times: &Times) -> Advice {
         let bus = match (times.link_capacity(), outcome.waits_ns) {
             (Some(capacity), Some(waits)) => format!(
-                "the link carries {} during forward and {} during backward{}",
+                "The link carries {} during forward and {} during backward{}",
                 size(capacity.leaving),
                 size(capacity.returning),
                 match waits {
-                    0 => "",
+                    0 => ".",
                     _ =>
-                        "; the step waits for the rest. Without recompute=False, tensors that are cheaper to recompute \
-                          are recomputed",
+                        "; the step waits for the rest. By default (without recompute=False), tensors that are cheaper \
+                          to recompute than to copy are recomputed.",
                 }
             ),
-            _ => "the cost is unknown without GPU times and the link's speed".to_owned(),
+            _ => "The cost is unknown without GPU times and the link's speed.".to_owned(),
         };
         let first = self.is_kept.iter().position(|is_kept| *is_kept).map(|id| id as u32);
         Advice {
@@ -142,8 +142,8 @@ impl<'a> KeptActivations<'a> {
                 outcome.budget / BUDGET_UNIT
             ),
             because: format!(
-                "forward keeps up to {} for backward, of which {} stay on the GPU; a step copies {} to the host and {} \
-                 back; {bus}",
+                "Forward keeps up to {} for backward, of which {} stay on the GPU. Each step copies {} to the host and {} \
+                 back. {bus}",
                 size(self.most),
                 size(outcome.budget),
                 size(outcome.leaving),

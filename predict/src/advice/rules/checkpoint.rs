@@ -210,13 +210,13 @@ impl<'a> PeakPass<'a> {
         let passes_a_step =
             outcome.modules.iter().map(|module| passes(*module).div_ceil(steps)).max().unwrap_or(1).max(1);
         let which = match (target, self.has_times) {
-            (Some(target), _) if outcome.peak > target => "no other choice has a lower peak",
-            (Some(_), true) => "of all choices that reach the target, this one costs the least GPU time",
+            (Some(target), _) if outcome.peak > target => "No other choice has a lower peak",
+            (Some(_), true) => "Of all choices that reach the target, this one costs the least GPU time",
             (Some(_), false) => {
-                "of all choices that reach the target, this one has the fewest modules (GPU time was not recorded)"
+                "Of all choices that reach the target, this one has the fewest modules (GPU time was not recorded)"
             }
-            (None, true) => "this choice saves the most per GPU time",
-            (None, false) => "this choice saves the most per module (GPU time was not recorded)",
+            (None, true) => "This choice saves the most memory per GPU time",
+            (None, false) => "This choice saves the most memory per module (GPU time was not recorded)",
         };
         Advice {
             kind: Kind::Checkpoint,
@@ -234,7 +234,8 @@ impl<'a> PeakPass<'a> {
                 list_of_names(&chosen),
             ),
             because: format!(
-                "they keep {} for backward in the pass with the peak, and need up to {} while one is recomputed; {which}",
+                "These modules keep {} for backward in the pass with the peak. Recomputing one of them needs up to {}. \
+                 {which}.",
                 size(kept),
                 size(largest)
             ),

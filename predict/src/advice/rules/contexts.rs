@@ -40,7 +40,7 @@ pub(crate) fn advise(recording: &Recording, candidates: &mut Candidates) {
                     recording.device
                 ),
                 because: format!(
-                    "the process has a context of {} there, for at most {} allocated{at}; everything else is on cuda:{}",
+                    "The process has a context of {} there, for at most {} allocated{at}; everything else is on cuda:{}.",
                     size(context),
                     size(device.peak_allocated_bytes),
                     recording.device

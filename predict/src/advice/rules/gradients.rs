@@ -41,7 +41,7 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, times: &Times, candidates: 
         cost: times.cost(Some(0)),
         how: "optimizer.zero_grad(set_to_none=True)  # right after optimizer.step()".to_owned(),
         because: format!(
-            "{} of gradients a step are still allocated when the next forward begins",
+            "{} of gradients are still allocated when the forward of the next step begins.",
             size(longest_kept / steps)
         ),
     };

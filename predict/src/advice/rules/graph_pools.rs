@@ -53,8 +53,8 @@ pub(crate) fn advise(
                     cost: Cost::ZERO,
                     how: HOW.to_owned(),
                     because: format!(
-                        "{} private pools hold {reserved}, of which {free} are unused; only a replay of a pool's graphs \
-                         uses them",
+                        "{} private pools hold {reserved}, of which {free} are unused. Only a replay of a pool's graphs \
+                         uses them.",
                         ids.len()
                     ),
                 };

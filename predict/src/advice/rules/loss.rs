@@ -79,8 +79,8 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, times: &Times, candidates: 
              loss = sum(checkpoint(piece, *each, use_reentrant=False) for each in pieces) / len(targets)"
         ),
         because: format!(
-            "the logits take {}, and their cross-entropy keeps {} for backward, which allocates as much again; with \
-             {LOSS_PIECES} pieces, one piece is in memory at a time",
+            "The logits take {}, and their cross-entropy keeps {} for backward, which allocates as much again. With \
+             {LOSS_PIECES} pieces, one piece is in memory at a time.",
             size(lifetimes.size(logits)),
             size(lifetimes.size(kept))
         ),

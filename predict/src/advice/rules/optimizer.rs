@@ -45,7 +45,7 @@ pub(crate) fn advise_fused(lifetimes: &BlockLifetimes<'_>, candidates: &mut Cand
         how: "for group in optimizer.param_groups:  # right after the optimizer is made\n    \
               group.update(foreach=False, fused=True)"
             .to_owned(),
-        because: format!("its temporaries take up to {} in a step", size(most)),
+        because: format!("Its temporaries take up to {} in a step.", size(most)),
     };
     candidates.add(advice, Some(change));
 }
@@ -81,8 +81,8 @@ pub(crate) fn advise_offload(lifetimes: &BlockLifetimes<'_>, times: &Times, cand
     let (before, after) = (lifetimes.peak().bytes, lifetimes.peak_with(&change).bytes);
     let takes = times.pageable_round_trip(bytes);
     let bus = match takes {
-        Some(_) => "at the speed of the run's copies between pageable memory and the GPU",
-        None => "but the run copied too little each way to estimate the time",
+        Some(_) => ", at the speed of the run's copies between pageable memory and the GPU",
+        None => "; the run has too few such copies to estimate the time",
     };
     let advice = Advice {
         kind: Kind::OffloadOptimizerState,
@@ -97,7 +97,7 @@ pub(crate) fn advise_offload(lifetimes: &BlockLifetimes<'_>, times: &Times, cand
               optimizer.register_step_post_hook(lambda *_: move(\"cpu\"))"
             .to_owned(),
         because: format!(
-            "it holds {}, and only optimizer steps need it; each step copies it both ways, {bus}",
+            "It holds {}, and only optimizer steps need it. Each step copies it to the host and back{bus}.",
             size(bytes)
         ),
     };

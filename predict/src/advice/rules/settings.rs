@@ -1,5 +1,7 @@
 //! Tries other settings of PyTorch's allocator by replaying the recorded requests.
 
+use std::cmp::Ordering;
+
 use crate::plan::SETTINGS_FOR_LENGTHS;
 use memlab_units::format::size;
 
@@ -31,7 +33,10 @@ pub(crate) fn advise(replayed: Option<&Result<AllocatorReplay, String>>, candida
                 bytes_after: after,
                 cost: Cost::ZERO,
                 how: format!("export PYTORCH_CUDA_ALLOC_CONF={settings}"),
-                because: format!("replayed with these settings, the recorded requests reserve at most {}", size(after)),
+                because: format!(
+                    "Replayed with these settings, the recorded requests reserve at most {}.",
+                    size(after)
+                ),
             })
         })
         .collect();
@@ -39,11 +44,12 @@ pub(crate) fn advise(replayed: Option<&Result<AllocatorReplay, String>>, candida
     let mut tried = tried.into_iter();
     tried.next().into_iter().for_each(|best| candidates.add(best, None));
     for advice in tried {
-        let change = match advice.bytes_after > before {
-            true => format!("reserves {} more", size(advice.bytes_after - before)),
-            false => format!("saves {}", size(advice.saved_bytes)),
+        let change = match advice.bytes_after.cmp(&before) {
+            Ordering::Greater => format!("reserves {} more: the peak would be", size(advice.bytes_after - before)),
+            Ordering::Equal => "saves 0 B: the peak stays at".to_owned(),
+            Ordering::Less => format!("saves {}: the peak would be", size(advice.saved_bytes)),
         };
         let after = size(advice.bytes_after);
-        candidates.reject(Kind::Settings, advice.place, format!("{change}: the peak would be {after} reserved"));
+        candidates.reject(Kind::Settings, advice.place, format!("{change} {after} reserved"));
     }
 }

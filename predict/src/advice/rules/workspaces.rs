@@ -41,8 +41,8 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, candidates: &mut Candidates
         cost: Cost::UNKNOWN,
         how: format!("export {VARIABLE}={setting}"),
         because: format!(
-            "cuBLAS workspaces take up to {}, and {} with this setting; matrix products that need large workspaces become \
-             slower",
+            "Workspaces of cuBLAS take up to {}, and {} with this setting. Matrix products that need large workspaces become \
+             slower.",
             size(largest),
             size(small)
         ),

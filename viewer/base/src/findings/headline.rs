@@ -32,17 +32,19 @@ fn peak(model: &Model, device: &DeviceView, devices: usize) -> Words {
         return Words::strong(size(device.peak_used_bytes))
             .and(format!(" was the most in use on {name}; PyTorch allocated nothing."));
     }
-    let mut words =
-        Words::default().and("At the peak, ").and_strong(size(device.peak_allocated_bytes)).and(" was allocated");
-    words = if device.total_bytes > 0 {
-        words.and(format!(
-            " on {name}, and {} of its {} was in use ({})",
-            size(device.used_bytes_at_peak),
-            size(device.total_bytes),
-            format::percent(device.used_bytes_at_peak, device.total_bytes)
-        ))
+    let (allocated, total) = (size(device.peak_allocated_bytes), device.total_bytes);
+    let mut words = if total > 0 {
+        let (used, share) = (device.used_bytes_at_peak, format::percent(device.used_bytes_at_peak, total));
+        Words::default()
+            .and(format!(
+                "At the peak, {} of the {} of {name} was in use ({share}), of which ",
+                size(used),
+                size(total)
+            ))
+            .and_strong(allocated)
+            .and(" was allocated")
     } else {
-        words.and(format!(" on {name}"))
+        Words::default().and("At the peak, ").and_strong(allocated).and(format!(" was allocated on {name}"))
     };
     if devices > 1 {
         words = words.and(format!(", the fullest of {devices} devices"));

@@ -16,15 +16,16 @@ use memlab_report::report::write_advice;
 pub const HELP: &str = "\
 Examples:
   memlab run --time -- python train.py           record a run, with GPU times
-  memlab advise memlab-train-4242.jsonl          suggest changes, best first
+  memlab advise memlab-train-4242.jsonl          suggest changes
   memlab advise --target 12GiB memlab-train-4242.jsonl
 
-Each change is tried on the recorded run, and the result is printed. Without --time, the cost in GPU time is unknown.";
+The effect of each change is computed from the recorded run, without running the program. Without --time, the cost in GPU time is \
+unknown.";
 
 /// Options of `memlab advise`.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
-    /// The trace (.jsonl or .jsonl.zst). A folder means the newest trace in it [default: the newest trace in this folder].
+    /// The trace (.jsonl or .jsonl.zst). A folder means the newest trace in it [default: the current folder].
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
     /// Target for PyTorch's allocated memory. Changes that reach it come first, cheapest first.

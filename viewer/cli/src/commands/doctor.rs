@@ -54,7 +54,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     if lacking.is_empty() {
         return Ok(());
     }
-    Err(anyhow::anyhow!("programs cannot be recorded here: {}", lacking.join(", ")))
+    Err(anyhow::anyhow!("programs cannot be recorded here, because of: {}", lacking.join(", ")))
 }
 
 /// Name of the operating system and its kernel release.

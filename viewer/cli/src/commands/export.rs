@@ -49,7 +49,7 @@ pub struct Options {
     /// The format.
     #[arg(long, value_enum)]
     format: Format,
-    /// The file to write [-: standard output].
+    /// The file to write (- for standard output).
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
     /// The moment [default: peak; with perfetto: end].

@@ -38,12 +38,12 @@ pub struct Options {
     /// The process id.
     #[arg(value_parser = pid)]
     pid: u32,
-    /// The most GPU memory the program may have [8GiB], or off; without it, the limits are shown.
+    /// The most GPU memory the program may have (such as 8GiB), or off; without it, the limits are shown.
     size: Option<Size>,
     /// Limit this device only [default: all devices].
     #[arg(long, value_name = "N")]
     device: Option<u32>,
-    /// Action at the limit: fail allocations, or use host memory, which kernels access slowly.
+    /// Action at the limit [default: oom].
     #[arg(long, value_parser = on_limit(), requires = "size", value_name = "WHAT")]
     on_limit: Option<OnLimit>,
 }

@@ -38,9 +38,10 @@ Examples:
   memlab plan --batch 8,16 batch-8.jsonl batch-16.jsonl  from traces kept by `memlab plan --keep`
   memlab plan --lengths lengths.txt --batch 8 -- python train.py --batch {batch} --length {length}
 
-The program runs for a few steps on a simulated card, at two batch sizes in place of {batch}, and at a large one. No GPU is \
-needed; kernels compute nothing. After the steps it evaluates and saves as in a short epoch, but writes nothing. Its code before the \
-steps runs each time. Request sizes grow linearly with the batch; an allocator simulator computes their footprint.";
+The program runs three times for a few steps on a simulated card: at two batch sizes in place of {batch}, and at a larger one that \
+checks the forecast. More runs follow if its memory does not grow evenly. No GPU is needed; kernels compute nothing. After the steps the \
+program evaluates and saves as in a short epoch, but its files are not written. Its code before the training loop runs in full each \
+time. Request sizes are assumed to grow linearly with the batch; an allocator simulator computes their footprint.";
 
 /// The device that runs the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -57,16 +58,16 @@ const MIN_RECORDING_CARD_BYTES: u64 = 80 << 30;
 /// Options of `memlab plan`.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
-    /// The card to plan for: its name (`memlab simulate --list`) or its memory [24GiB].
+    /// The card to plan for: its name (`memlab simulate --list`) or its memory (such as 24GiB).
     #[arg(long, value_name = "CARD", default_value = "h100", value_parser = card)]
     card: Card,
-    /// The two batch sizes to record, or the batch sizes of the traces.
+    /// The two batch sizes at which to run the program, or those of the two traces.
     #[arg(long, value_name = "N,N", default_value = "8,16", value_parser = batches)]
     batch: Batches,
-    /// The batch sizes to show [default: a choice].
+    /// The batch sizes to forecast [default: chosen automatically].
     #[arg(long, value_name = "N,…", value_parser = batches, default_value = "", hide_default_value = true)]
     predict: Batches,
-    /// The length of each step, in place of {length}: a file with one number per line, or the numbers.
+    /// The sequence length of each step; it replaces {length}. A file with one number per line, or the numbers.
     #[arg(long, value_name = "FILE|N,…")]
     lengths: Option<Lengths>,
     /// Number of ranks of the program: rank 0 runs, and the others are assumed to do the same. [default: torchrun's or
@@ -79,16 +80,16 @@ pub struct Options {
     /// End the program after these steps, without evaluation or saving.
     #[arg(long)]
     training_only: bool,
-    /// Longest run of the program, in seconds.
+    /// Stop each run of the program after this many seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 300.0)]
     seconds: f64,
-    /// The device that runs the program.
+    /// Where to run the program.
     #[arg(long, value_enum, default_value_t = RunsOn::Simulation)]
     on: RunsOn,
     /// Settings of PyTorch's allocator [default: PYTORCH_ALLOC_CONF].
     #[arg(long, value_name = "SETTINGS")]
     allocator: Option<String>,
-    /// Also record the largest batch, at any size.
+    /// Also run the program at the largest batch that fits, however large it is, to check the forecast.
     #[arg(long)]
     check: bool,
     /// Keep the traces in this folder.
@@ -97,7 +98,7 @@ pub struct Options {
     /// Print the plan as JSON.
     #[arg(long)]
     json: bool,
-    /// Also write the plan as a web page with charts [-: only the page, to standard output].
+    /// Also write the plan as a web page with charts (- for standard output, without the text).
     #[arg(long, value_name = "OUT")]
     html: Option<PathBuf>,
     /// The command, with {batch} where the batch size goes; or one or two traces.

@@ -25,20 +25,19 @@ use memlab_report::report::{
 pub struct Options {
     /// Traces (.jsonl or .jsonl.zst), reported one after the other; the ranks of one job are reported as a job. Add @MOMENT
     /// to report the memory held at that moment. A folder means its newest trace, with the other ranks of the job [default:
-    /// this folder].
+    /// the current folder].
     #[arg(value_name = "FILE[@MOMENT]")]
     files: Vec<PathBuf>,
-    /// Report the memory held at this moment instead of the whole run.
+    /// Report the memory held at this moment instead of the whole run: the same as @MOMENT, for all traces.
     #[arg(long, value_name = "MOMENT")]
     at: Option<NamedMoment>,
-    /// Print JSON for scripts: an array for several traces, one object for a job.
+    /// Print JSON for scripts: one object for a trace or a job, an array for several traces.
     #[arg(long)]
     json: bool,
-    /// Write a self-contained web page about one trace or job [-: standard output].
+    /// Write a self-contained web page about one trace or job (- for standard output).
     #[arg(long, value_name = "OUT", conflicts_with = "json")]
     html: Option<PathBuf>,
-    /// Also show library lines: the innermost line of each stack, in your code or a library [default: where your lines only
-    /// call libraries].
+    /// Name the innermost line of each stack, also if it is in a library; without it, your innermost line [default: auto].
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "always")]
     libraries: Option<Libraries>,
 }

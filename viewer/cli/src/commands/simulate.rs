@@ -29,7 +29,7 @@ losses are 0 and speeds mean nothing. memlab exits with the exit code of the com
 /// Options of `memlab simulate`.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
-    /// The card [h100; a100-40gb; `memlab simulate --list` shows all], or the memory size of an H100 [24GiB].
+    /// The card (such as a100-40gb; `memlab simulate --list` shows all), or the memory size of an H100 (such as 24GiB).
     #[arg(long, value_name = "CARD", value_parser = known_card)]
     card: Option<String>,
     /// Memory in place of the card's. Without a card: a GPU with a small context [default: 8GiB].

@@ -47,7 +47,7 @@ Categories:
 #[derive(Clone, Debug, Args)]
 pub struct Options {
     /// Traces; several, such as the ranks of a job, share one dashboard. A folder means its newest trace, with the other
-    /// ranks of the job [default: this folder].
+    /// ranks of the job [default: the current folder].
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Print one screen as text and exit.

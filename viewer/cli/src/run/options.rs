@@ -24,19 +24,19 @@ With --live the program gets its own terminal, as large as the Output screen. Pr
 pictures or clipboard there, and Ctrl-Z does not stop it. Without --live it uses the terminal of memlab.
 
 --notify runs CMD with sh, in the background, when the program runs out of memory, when memory grows from step to step, and with \
---notify-free when little is free. It runs once for each process and device, and again when a leak has doubled. CMD has MEMLAB_NOTICE \
-(out-of-memory, leak or low-memory), MEMLAB_MESSAGE, MEMLAB_NEXT, MEMLAB_PID, MEMLAB_RANK, MEMLAB_HOST, MEMLAB_DEVICE, MEMLAB_BYTES, \
-MEMLAB_STEPS and MEMLAB_TRACE in its environment, and the same as JSON on its standard input. --webhook sends that JSON.
+--notify-free when little is free. It runs once for each process and device, and again when a leak has doubled. The environment of \
+CMD contains MEMLAB_NOTICE (out-of-memory, leak or low-memory), MEMLAB_MESSAGE, MEMLAB_NEXT, MEMLAB_PID, MEMLAB_RANK, MEMLAB_HOST, \
+MEMLAB_DEVICE, MEMLAB_BYTES, MEMLAB_STEPS and MEMLAB_TRACE. Its standard input has the same as JSON. --webhook sends that JSON.
 
-memlab exits with the exit code of the program; if a signal ended the program, the same signal ends memlab.
-127: the program was not found; 126: it cannot be executed; 2: memlab cannot do what was requested.";
+memlab exits with the exit code of the program; if a signal ended the program, the same signal ends memlab. Its own exit codes: \
+127 if the program was not found, 126 if it cannot be executed, 2 if memlab cannot do what was requested.";
 
 /// Time at which host memory for offloads is pinned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Offload {
-    /// At the first offload.
+    /// Pins host memory at the first offload.
     On,
-    /// In the background, as the program's GPU memory grows.
+    /// Pins host memory in the background, as the program's GPU memory grows: the first offload is then as fast as later ones.
     Ready,
 }
 
@@ -67,22 +67,21 @@ pub struct Options {
     /// Record GPU operations and their durations, by line and layer (with NVIDIA's CUPTI).
     #[arg(long)]
     time: bool,
-    /// Record GPU time in one of N optimizer steps: recording slows programs whose GPU waits for the host.
+    /// Record GPU time in one of each N optimizer steps, to slow the program less if its GPU waits for the host.
     #[arg(long, requires = "time", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     time_every: Option<u64>,
-    /// Keep each kernel and copy of the last SECONDS, or of the whole run [default: 5].
+    /// Write each kernel and copy of the last SECONDS to the trace, or of the whole run (all) [default: 5].
     #[arg(long, requires = "time", value_name = "SECONDS|all", value_parser = timeline)]
     timeline: Option<String>,
     /// Let memlab place the program's GPU memory, so that you can offload and restore it.
     ///
-    /// With =ready, host memory for all of it is pinned in the background while the program runs. The first offload then
-    /// takes no longer than later ones.
+    /// Without =HOW: on.
     #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
     offload: Option<Offload>,
-    /// The most GPU memory the program may have, on each device or by device [8GiB; 0:8GiB,1:4GiB].
+    /// The most GPU memory the program may have, on each device or by device (such as 8GiB, or 0:8GiB,1:4GiB).
     #[arg(long, value_name = "SIZE", value_parser = checked_limits)]
     limit: Option<String>,
-    /// Action at the limit: fail allocations, or use host memory, which kernels access slowly.
+    /// Action at the limit [default: oom].
     #[arg(long, value_parser = on_limit(), requires = "limit", value_name = "WHAT")]
     on_limit: Option<OnLimit>,
     /// The most host memory for offloaded memory.

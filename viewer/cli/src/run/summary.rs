@@ -161,8 +161,10 @@ fn of_device(words: &mut String, process: &ProcessSnapshot, device: &DeviceSnaps
     let totals = &device.totals;
     let name = if totals.name.is_empty() { String::new() } else { format!(" {}", text::clean(&totals.name)) };
     let of_total = if totals.total_bytes > 0 { format!(" of {}", size(totals.total_bytes)) } else { String::new() };
-    let step =
-        if device.steps.is_empty() { String::new() } else { format!(", {}", format::step_reached(totals.peak_step)) };
+    let step = match process.steps_ended {
+        _ if device.steps.is_empty() => String::new(),
+        steps => format!(", {}", format::step_during(totals.peak_step, steps)),
+    };
     if totals.allocations == 0 && totals.peak_used_bytes == 0 {
         let _ = writeln!(words, "  cuda:{}{name}: nothing was allocated", totals.index);
         return;
@@ -170,7 +172,7 @@ fn of_device(words: &mut String, process: &ProcessSnapshot, device: &DeviceSnaps
     if totals.allocations == 0 {
         let _ = writeln!(
             words,
-            "  cuda:{}{name}: peak {} used{of_total} after {}; PyTorch allocated nothing",
+            "  cuda:{}{name}: peak {} used{of_total} at {}; PyTorch allocated nothing",
             totals.index,
             size(totals.peak_used_bytes),
             format::duration(totals.peak_time),
@@ -179,7 +181,7 @@ fn of_device(words: &mut String, process: &ProcessSnapshot, device: &DeviceSnaps
     }
     let _ = writeln!(
         words,
-        "  cuda:{}{name}: peak {} allocated after {}{step}; at most {} reserved, {} used{of_total}",
+        "  cuda:{}{name}: peak {} allocated at {}{step}; at most {} reserved, {} used{of_total}",
         totals.index,
         size(totals.peak_allocated_bytes),
         format::duration(totals.peak_time),

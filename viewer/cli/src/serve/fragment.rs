@@ -148,9 +148,9 @@ fn moments(shown: Shown<'_>, index: i32, request: &FragmentRequest, note: Option
     let (before, after) = around(shown.run.device_steps(index), shown.then.map_or(u64::MAX, Model::time));
     let mut said = String::new();
     if let Some(then) = shown.then {
-        said = format!("shown: after {}", format::duration(then.time()));
+        said = format!("shown: {}", format::duration(then.time()));
         if shown.run.steps_ended() > 0 {
-            let _ = write!(said, ", {}", format::step_reached(then.steps_ended()));
+            let _ = write!(said, ", {}", format::step_during(then.steps_ended(), shown.run.steps_ended()));
         }
         if let Some(note) = note {
             let _ = write!(said, " ({note})");

@@ -26,6 +26,8 @@ pub struct Side {
     pub time: u64,
     /// Steps ended until then.
     pub steps_ended: u64,
+    /// Steps ended over the whole run.
+    pub(super) steps: u64,
     /// Holdings.
     pub held: Holdings,
     /// True if the user's lines only call libraries, by the rule of the report.
@@ -93,6 +95,7 @@ impl Side {
             device,
             time,
             steps_ended,
+            steps: model.steps_ended(),
             held,
             dominant_library_call,
             work,

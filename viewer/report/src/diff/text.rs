@@ -36,8 +36,9 @@ pub fn write_text(out: &mut impl Write, difference: &Difference, style: Style) -
             writeln!(out, "  {name:<6}  {}", fit_end(line, style.columns.saturating_sub(10), "…"))?;
         }
     }
-    let totals = difference.totals.iter().map(|(name, change)| (*change, (*name).to_owned())).collect();
-    table(out, "Altogether", totals, "", Figure::Bytes, style)?;
+    let in_words = |name: &str| (if name == "used" { "in use" } else { name }).to_owned();
+    let totals = difference.totals.iter().map(|(name, change)| (*change, in_words(name))).collect();
+    table(out, "Device memory", totals, "", Figure::Bytes, style)?;
     let name = |category: Category| match category {
         Category::Context if !before.device.process_is_known || !after.device.process_is_known => "context, others",
         category => category_names(category).0,
@@ -53,9 +54,9 @@ pub fn write_text(out: &mut impl Write, difference: &Difference, style: Style) -
         let lines = if moved == 1 { "1 line" } else { &*format!("{moved} lines") };
         writeln!(out, "  {lines} moved within the same function (→)")?;
     }
-    layers(out, "By layer, without inner layers", difference, &difference.layers, Figure::Bytes, style)?;
+    layers(out, "By layer, each without the layers inside it", difference, &difference.layers, Figure::Bytes, style)?;
     let ranges = difference.ranges.iter().map(|range| (range.bytes, range_name(&range.path))).collect();
-    table(out, "By range, without inner ranges", ranges, "range", Figure::Bytes, style)?;
+    table(out, "By range, each without the ranges inside it", ranges, "range", Figure::Bytes, style)?;
     difference.times.as_ref().map_or(Ok(()), |times| write_times(out, difference, times, style))
 }
 
@@ -67,7 +68,14 @@ fn write_times(out: &mut impl Write, difference: &Difference, times: &TimeDiffer
         format!("GPU time over {}, then over {} (not comparable)", before.work_part, after.work_part)
     };
     table(out, &title, vec![(times.total, "total".to_owned())], "", Figure::Time, style)?;
-    layers(out, "GPU time by layer, without inner layers", difference, &times.layers, Figure::Time, style)?;
+    layers(
+        out,
+        "GPU time by layer, each without the layers inside it",
+        difference,
+        &times.layers,
+        Figure::Time,
+        style,
+    )?;
     let lines = times.lines[difference.scope].iter().map(|line| (line.change, line_name(line, before, after)));
     table(out, "GPU time by line", lines.collect(), "line", Figure::Time, style)?;
     let kernels = times.kernels.iter().map(|kernel| (kernel.change, clean(&kernel.short_name).into_owned()));
@@ -115,7 +123,7 @@ fn side_lines(side: &Side) -> [String; 2] {
     // The name of a step's end contains the step already.
     let steps = match (side.steps_ended, side.named.moment) {
         (0, _) | (_, NamedMoment::Step(_)) => String::new(),
-        (steps, _) => format!(", {}", format::step_reached(steps)),
+        (ended, _) => format!(", {}", format::step_during(ended, side.steps)),
     };
     let device = &side.device;
     let name = if device.name.is_empty() { String::new() } else { format!(" {}", device.name) };

@@ -1,14 +1,20 @@
 //! Advice as text.
 
-use memlab_predict::advice::{Advice, AdviceReport, Batch, Combination, Cost, RejectedAdvice};
+use memlab_predict::advice::{Advice, AdviceReport, Batch, Combination, Cost, Kind, RejectedAdvice};
 
 use super::sections::wrapped;
 use memlab_base::text::clean;
 use memlab_units::format::{self, size};
 
+/// Explanation of the savings and of their order.
+pub(super) const ORDER: &str = "Savings of each change alone; of similar savings, the cheapest first";
+
 /// Lines of the advice.
 pub fn advised(advices: &AdviceReport, columns: usize) -> Vec<String> {
     let mut lines = vec![title(advices)];
+    if !advices.advice.is_empty() {
+        lines.push(format!("  {ORDER}"));
+    }
     for (number, advice) in (1..).zip(&advices.advice) {
         lines.extend(wrapped(&format!("  {number}."), &clean(&summary(advice)), columns));
         lines.extend(wrapped("    ", &clean(&advice.because), columns));
@@ -22,33 +28,37 @@ pub fn advised(advices: &AdviceReport, columns: usize) -> Vec<String> {
 pub fn title(advices: &AdviceReport) -> String {
     let AdviceReport { device, peak_bytes, target_bytes, .. } = advices;
     let aim = target_bytes.map(|target| format!(", target {}", size(target))).unwrap_or_default();
-    let peak = format!("{} allocated at the peak of cuda:{device}{aim}", size(*peak_bytes));
-    match advices.advice.is_empty() {
-        true => format!("Advice: nothing to change ({peak})"),
-        false => format!("Advice, each change alone, best first ({peak})"),
-    }
+    let change = if advices.advice.is_empty() { ": nothing to change" } else { "" };
+    format!("Advice for the peak of cuda:{device}, {} allocated{aim}{change}", size(*peak_bytes))
 }
 
 /// Name, saving and cost of a piece of advice.
 pub(super) fn summary(advice: &Advice) -> String {
     let Advice { kind, place, saved_bytes, figure, bytes_after, cost, .. } = advice;
     let before = saved_bytes.saturating_add(*bytes_after);
-    let (figure, cost) = (figure.as_str(), costs(*cost));
+    let (figure, cost) = (figure.as_str(), costs(*cost, &[*kind]));
     format!(
-        "{} ({place}): saves {}, from {} {figure} to {}; {cost}",
+        "{} ({place}): saves {}, leaving {} of {} {figure}; {cost}",
         kind.title(),
         size(*saved_bytes),
-        size(before),
-        size(*bytes_after)
+        size(*bytes_after),
+        size(before)
     )
 }
 
-fn costs(Cost { cost_ns, gpu_ns }: Cost) -> String {
+/// Cost of changes of these kinds.
+fn costs(Cost { cost_ns, gpu_ns }: Cost, kinds: &[Kind]) -> String {
+    let is_copied = |kind: &Kind| matches!(kind, Kind::OffloadActivations | Kind::OffloadOptimizerState);
+    let of = match kinds.iter().filter(|kind| is_copied(kind)).count() {
+        0 => "GPU time",
+        copied if copied == kinds.len() => "waiting for copies",
+        _ => "GPU time and waiting for copies",
+    };
     match (cost_ns, gpu_ns) {
         (Some(0), _) => "costs no time".to_owned(),
         (Some(cost), _) => format!("costs {} a step", format::time_spent(cost)),
-        (None, Some(0)) => "costs no GPU time".to_owned(),
-        (None, Some(time)) => format!("costs {} of GPU time a step", format::time_spent(time)),
+        (None, Some(0)) => format!("costs no {of}"),
+        (None, Some(time)) => format!("costs {} of {of} a step", format::time_spent(time)),
         (None, None) => "cost unknown".to_owned(),
     }
 }
@@ -68,19 +78,21 @@ pub(super) fn conclusions(advices: &AdviceReport) -> Vec<String> {
         let Combination { saved_bytes, bytes_after, cost, .. } = together;
         let (saved, after) = (size(*saved_bytes), size(*bytes_after));
         lines.push(format!(
-            "{} together save {saved}: {after} allocated; {}",
-            numbers(advices, together),
-            costs(*cost)
+            "{} together save {saved}, leaving {after} allocated; {}",
+            changes(advices, together),
+            costs(*cost, &together.kinds)
         ));
     }
     match (advices.target_bytes, &advices.reaching) {
         (Some(target), _) if advices.peak_bytes <= target => {}
-        (Some(target), Some(set)) => lines.push(format!(
-            "With {} the run fits in {}: {} allocated; {}",
-            numbers(advices, set),
-            size(target),
+        (Some(_), Some(set)) => lines.push(format!(
+            "{} the target: {} allocated; {}",
+            match set.kinds.len() {
+                1 => format!("{} alone reaches", changes(advices, set)),
+                _ => format!("{} together reach", changes(advices, set)),
+            },
             size(set.bytes_after),
-            costs(set.cost)
+            costs(set.cost, &set.kinds)
         )),
         (Some(target), None) => lines.push(format!("No combination of these changes fits in {}", size(target))),
         (None, _) => {}
@@ -90,22 +102,25 @@ pub(super) fn conclusions(advices: &AdviceReport) -> Vec<String> {
             percent if percent == Batch::MAX_PERCENT => (format!("{}", percent / 100), ", and perhaps a larger one,"),
             percent => (format!("{}.{:02}", percent / 100, percent % 100), ""),
         };
-        lines.push(format!(
-            "A batch {times} times as large{more} should fit in {}: {} allocated",
-            size(batch.limit_bytes),
-            size(batch.bytes_after)
-        ));
+        let (limit, after) = (size(batch.limit_bytes), size(batch.bytes_after));
+        lines.push(match advices.target_bytes {
+            Some(_) => format!("A batch {times} times as large{more} should reach the target: {after} allocated"),
+            None => format!(
+                "A batch {times} times as large{more} should fit: {after} allocated, of {limit} that PyTorch can allocate \
+                 on this device"
+            ),
+        });
     }
     lines
 }
 
-/// `1, 3 and 4`: positions in the list of the advice in a combination.
-fn numbers(advices: &AdviceReport, set: &Combination) -> String {
+/// `Changes 1, 3 and 4`: positions in the list of the advice in a combination.
+fn changes(advices: &AdviceReport, set: &Combination) -> String {
     let numbered = (1..).zip(&advices.advice).filter(|(_, advice)| set.kinds.contains(&advice.kind));
     let numbers: Vec<String> = numbered.map(|(number, _): (usize, _)| number.to_string()).collect();
     match &*numbers {
-        [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
-        numbers => numbers.concat(),
+        [first @ .., last] if !first.is_empty() => format!("Changes {} and {last}", first.join(", ")),
+        numbers => format!("Change {}", numbers.concat()),
     }
 }
 

@@ -31,7 +31,7 @@ pub fn write_text_at(out: &mut impl Write, path: &Path, loaded: &LoadedMoment, s
     // The name of a step's end contains the step already.
     let reached = match (loaded.moment, whole.steps_ended()) {
         (NamedMoment::Step(_), _) | (_, 0) => String::new(),
-        _ => format!(", {}", format::step_reached(moment.steps_ended())),
+        (_, steps) => format!(", {}", format::step_during(moment.steps_ended(), steps)),
     };
     parts.push(vec![
         format!("At {}: {}{reached}", loaded.moment, format::duration(moment.time())),
@@ -104,7 +104,7 @@ fn ranges(held: &Holdings, columns: usize) -> Vec<String> {
             range_name(&range.path),
         ]);
     }
-    sections::section("Named ranges, without inner ranges", &table, None, columns)
+    sections::section("Named ranges, each without the ranges inside it", &table, None, columns)
 }
 
 fn layers(names: &ReportNames<'_>, held: &Holdings, columns: usize) -> Vec<String> {
@@ -118,5 +118,5 @@ fn layers(names: &ReportNames<'_>, held: &Holdings, columns: usize) -> Vec<Strin
         let view = LayerView { root, root_class, name, class, ..LayerView::default() };
         table.row(vec![size(layer.bytes), format::percent(layer.bytes, held.attributed_bytes()), names.layer(&view)]);
     }
-    sections::section("Largest layers, without inner layers", &table, None, columns)
+    sections::section("Largest layers, each without the layers inside it", &table, None, columns)
 }

@@ -21,7 +21,7 @@ pub(super) fn gpu_time(names: &ReportNames<'_>, device: &DeviceView, columns: us
         format::grouped(work.total.calls),
         format::timed_part(names.model.steps_timed(), names.model.steps_ended())
     )];
-    lines.extend(busy(&work).map(|words| format!("  It {words}")));
+    lines.extend(busy(names.model, &work).map(|words| format!("  {words}")));
     lines.extend(slowed(names.model, &work).map(|words| format!("  {words}")));
     let kernels: Vec<KernelTime> = work.kernels.iter().map(KernelTime::new).collect();
     let (kernels, others): (Vec<_>, Vec<_>) = kernels.into_iter().partition(|kernel| kernel.kind == KernelKind::Kernel);
@@ -37,13 +37,15 @@ pub(super) fn gpu_time(names: &ReportNames<'_>, device: &DeviceView, columns: us
 }
 
 /// Sentence on the shares of time in which the device was busy, waiting and idle.
-pub(super) fn busy(work: &GpuWorkView) -> Option<String> {
+pub(super) fn busy(model: &Model, work: &GpuWorkView) -> Option<String> {
     let share = |part| format::percent(part, work.busy.total());
+    let is_complete = model.steps_timed() == model.steps_ended();
     (work.busy.total() > 0).then(|| {
         format!(
-            "was busy for {} of {}, waited {} for the host, and was otherwise idle for {}",
-            share(work.busy.busy),
+            "Of the {} {}, the GPU was busy {}, waited for the host {}, and was otherwise idle {}",
             format::time_spent(work.busy.total()),
+            if is_complete { "between the first and the last GPU work" } else { "recorded" },
+            share(work.busy.busy),
             share(work.busy.waiting),
             share(work.busy.idle)
         )
@@ -65,7 +67,7 @@ fn times(totals: WorkTotals, work: &GpuWorkView) -> Vec<String> {
 }
 
 fn by_line(names: &ReportNames<'_>, work: &GpuWorkView, columns: usize) -> Vec<String> {
-    let mut table = Table::new(&["GPU time", "of all", "in backward", "calls", "line"]).sparing(&[3, 2]);
+    let mut table = Table::new(&["GPU time", "of all", "in backward", "launches", "line"]).sparing(&[3, 2]);
     for line in work.lines.iter().take(MAX_ROWS) {
         let mut row = times(line.totals, work);
         row.extend([format::time_spent(line.backward_nanoseconds), format::grouped(line.totals.calls)]);
@@ -80,7 +82,7 @@ fn by_layer(names: &ReportNames<'_>, work: &GpuWorkView, columns: usize) -> Vec<
     if work.layers.iter().all(|layer| layer.name.is_none()) {
         return Vec::new();
     }
-    let mut table = Table::of_layers(&["GPU time", "of all", "in backward", "calls", "layer"]).sparing(&[3, 2]);
+    let mut table = Table::of_layers(&["GPU time", "of all", "in backward", "launches", "layer"]).sparing(&[3, 2]);
     for layer in work.layers.iter().take(MAX_ROWS) {
         let mut row = times(layer.totals, work);
         row.extend([format::time_spent(layer.backward_nanoseconds), format::grouped(layer.totals.calls)]);
@@ -88,11 +90,11 @@ fn by_layer(names: &ReportNames<'_>, work: &GpuWorkView, columns: usize) -> Vec<
         table.row(row);
     }
     let rest = rest(work.layers.iter().map(|layer| layer.totals.nanoseconds));
-    section("Layers by GPU time, without inner layers", &table, rest, columns.saturating_sub(2))
+    section("Layers by GPU time, each without the layers inside it", &table, rest, columns.saturating_sub(2))
 }
 
 fn by_kernel(kernels: &[KernelTime], work: &GpuWorkView, columns: usize) -> Vec<String> {
-    let mut table = Table::new(&["GPU time", "of all", "calls", "each", "kernel"]);
+    let mut table = Table::new(&["GPU time", "of all", "launches", "each", "kernel"]);
     for KernelTime { name, totals, .. } in kernels.iter().take(MAX_ROWS) {
         let mut row = times(*totals, work);
         row.extend([format::grouped(totals.calls), format::time_spent(totals.nanoseconds / totals.calls.max(1))]);

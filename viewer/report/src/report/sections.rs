@@ -20,6 +20,9 @@ const MIN_COMPARED: u64 = 5;
 /// Maximum number of growing lines shown.
 const MAX_GROWING_LINES: usize = 5;
 
+/// Steps before the growth is compared, if more have ended.
+pub(super) const WARM_UP: u64 = 2;
+
 /// Maximum width of sentences: longer lines are hard to read.
 const MAX_PROSE_COLUMNS: usize = 110;
 
@@ -32,17 +35,21 @@ pub(super) fn peak(device: &DeviceView, steps_ended: u64) -> Vec<String> {
         let mut lines = vec!["Peak: nothing was allocated".to_owned()];
         if device.used_bytes_at_peak > 0 {
             let (used, when) = (size(device.used_bytes_at_peak), format::duration(device.peak_time));
-            lines = vec![format!("Peak: {used} in use after {when}")];
+            lines = vec![format!("Peak: {used} in use at {when}")];
         }
         lines.push("  PyTorch allocated nothing on this device.".to_owned());
         lines.extend(limit(device));
         return lines;
     }
     let mut lines = vec![format!(
-        "Peak: {} allocated after {}{}",
+        "Peak: {} allocated at {}{}",
         size(device.peak_allocated_bytes),
         format::duration(device.peak_time),
-        if steps_ended == 0 { String::new() } else { format!(", {}", format::step_reached(device.peak_step)) }
+        if steps_ended == 0 {
+            String::new()
+        } else {
+            format!(", {}", format::step_during(device.peak_step, steps_ended))
+        }
     )];
     let (reserved, used) = (device.reserved_bytes_at_peak, device.used_bytes_at_peak);
     lines.push(format!("  {} reserved and {} in use at that moment", size(reserved), size(used)));
@@ -104,7 +111,7 @@ pub(super) fn lines(names: &ReportNames<'_>, device: &DeviceView, columns: usize
         "at the peak",
         share_title(device.peak_allocated_bytes, device.attributed_bytes_at_peak()),
         "in backward",
-        "peak",
+        "own peak",
         "at the end",
         "line",
     ])
@@ -189,7 +196,7 @@ pub(super) fn layers(names: &ReportNames<'_>, device: &DeviceView, columns: usiz
         row.push(names.layer(layer));
         table.row(row);
     }
-    let title = "Largest layers, without inner layers";
+    let title = "Largest layers, each without the layers inside it";
     section(title, &table, rest(layers.iter().map(|layer| layer.live_bytes_at_peak)), columns)
 }
 
@@ -222,7 +229,7 @@ pub(super) fn ranges(names: &ReportNames<'_>, device: &DeviceView, columns: usiz
             node.name(),
         ]);
     }
-    let title = "Named ranges, without inner ranges";
+    let title = "Named ranges, each without the ranges inside it";
     section(title, &table, rest(ranges.iter().map(|node| node.own.live_bytes_at_peak)), columns)
 }
 
@@ -252,16 +259,16 @@ pub(super) fn growth(names: &ReportNames<'_>, device: &DeviceView, columns: usiz
         return Vec::new();
     }
     let growth = names.model.growth(device.index);
-    let (unit, moments, rate) = match unit {
-        GrowthUnit::Steps => ("step", "the ends of steps", "a step"),
-        GrowthUnit::Iterations => ("iteration", "iterations", "an iteration"),
+    let (moments, rate) = match unit {
+        GrowthUnit::Steps => ("the ends of steps", "a step"),
+        GrowthUnit::Iterations => ("iterations", "an iteration"),
     };
     let Some(first) = growth.first() else {
-        let last = ended - 1;
-        return vec![format!("Growth between {unit}s: no line held more after {unit} {last} than after warm-up")];
+        let (from, to) = (u64::from(ended > WARM_UP), ended - 1);
+        return vec![format!("Growth between {moments} {from} and {to}: none")];
     };
     let total = growth.iter().fold(0_u64, |sum, line| sum.saturating_add(line.to_bytes - line.from_bytes));
-    let mut table = Table::new(&["more", rate, "before", "after", "line"]);
+    let mut table = Table::new(&["growth", rate, "before", "after", "line"]);
     for line in growth.iter().take(MAX_GROWING_LINES) {
         table.row(vec![
             size(line.to_bytes - line.from_bytes),
@@ -297,12 +304,12 @@ pub(super) fn fragmentation(names: &ReportNames<'_>, device: &DeviceView) -> Vec
     // Once nothing is allocated, the holes are just the segments.
     if device.allocated_bytes > 0 && map.free_bytes > 0 {
         lines.push(format!(
-            "  {} {} of {} ({}), in {} segments; the largest free block is {}",
+            "  {} {} of {} ({}) cached in {}; largest free block {}",
             names.latest,
             size(map.free_bytes),
             size(map.reserved_bytes),
             format::percent(map.free_bytes, map.reserved_bytes),
-            format::grouped(map.segments.len() as u64),
+            format::counted(map.segments.len() as u64, "segment"),
             size(map.largest_free_bytes)
         ));
     }

@@ -202,9 +202,12 @@ fn fact_spans(app: &App) -> Vec<Vec<Span<'static>>> {
     let at_peak =
         app.context.device().filter(|_| app.context.moment == ShownMoment::Peak).map(|device| device.totals.peak_step);
     let shown_at = process.shown_at.map(|shown_at| shown_at.steps_ended);
-    let steps_ended = at_peak.or(shown_at).unwrap_or(process.steps_ended);
+    let steps_ended = shown_at.unwrap_or(process.steps_ended);
     if process.steps_ended > 0 {
-        let reached = format::step_reached(steps_ended);
+        let reached = match at_peak {
+            Some(ended) => format::step_during(ended, process.steps_ended),
+            None => format::step_reached(steps_ended),
+        };
         facts.push(vec![Span::styled(reached, theme.text)]);
         if let Some(rate) = app.context.device().and_then(|device| device.steps_per_second()) {
             let rate = if rate >= 1.0 { format!("{rate:.1} steps/s") } else { format!("{:.1} s/step", 1.0 / rate) };

@@ -162,6 +162,15 @@ impl Context {
         self.snapshot.processes.get(self.place()?.process)
     }
 
+    /// Name of the moment whose live bytes are shown beside those of the peak: `then`, `at end` or `now`.
+    pub fn live_moment(&self) -> &'static str {
+        match self.moment {
+            ShownMoment::Cursor => "then",
+            _ if self.process().is_some_and(|process| process.state.is_over()) => "at end",
+            _ => "now",
+        }
+    }
+
     /// The displayed device.
     pub fn device(&self) -> Option<&DeviceSnapshot> {
         let Target { process, device } = self.place()?;

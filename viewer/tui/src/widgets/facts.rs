@@ -62,17 +62,18 @@ pub fn labelled(label: &str, words: impl AsRef<str>, theme: &Theme) -> Fact {
 pub fn gpu_time_words(time: &GpuTime) -> String {
     let WorkTotals { calls, nanoseconds, .. } = time.totals;
     if calls == 0 {
-        return "no calls of its own".to_owned();
+        return "no GPU work".to_owned();
     }
     let backward = match time.backward_nanoseconds {
         0 => String::new(),
         backward => format!(", {} of it in backward", format::time_spent(backward)),
     };
     format!(
-        "{}, {} of the device's time{backward}; {}, {} each",
+        "{}, {} of all GPU time{backward}; {} {}, {} each",
         format::time_spent(nanoseconds),
         format::percent(nanoseconds, time.device_nanoseconds),
-        format::counted(calls, "call"),
+        format::grouped(calls),
+        if calls == 1 { "launch" } else { "launches" },
         format::time_spent(nanoseconds / calls),
     )
 }

@@ -130,8 +130,8 @@ fn draw_headings<C: Column>(
     let (context, theme, pane) = (style.context, &style.context.theme, style.pane);
     let heading = |column: C| {
         let arrow = if state.ascending { theme.glyphs.ascending } else { theme.glyphs.descending };
-        let is_at_cursor = context.moment == ShownMoment::Cursor && C::of_moment(ShownMoment::Cursor) == Some(column);
-        let title = if is_at_cursor { "then" } else { column.title() };
+        let is_latest = C::of_moment(ShownMoment::Cursor) == Some(column);
+        let title = if is_latest { context.live_moment() } else { column.title() };
         if column == state.sort { (format!("{arrow}{title}"), theme.accent) } else { (title.to_owned(), theme.dim) }
     };
     let place = |column: C| C::ALL.iter().position(|other| *other == column).unwrap_or(0);

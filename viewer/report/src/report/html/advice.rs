@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 use memlab_predict::advice::AdviceReport;
 
-use super::super::advice::{conclusions, place_of_tried, summary, title};
+use super::super::advice::{ORDER, conclusions, place_of_tried, summary, title};
 use crate::page::elements::note;
 use memlab_base::text::clean;
 
@@ -13,7 +13,7 @@ pub(super) fn section(advices: Option<&AdviceReport>) -> Markup {
     html! {
         section #advice {
             h2 { "Advice" }
-            (note(&title(advices)))
+            (note(&format!("{}. {ORDER}.", title(advices))))
             ol {
                 @for advice in &advices.advice {
                     li {

@@ -54,16 +54,16 @@ fn page(path: &Path, loaded: &LoadedMoment) -> String {
     document(path, &command, &body)
 }
 
-/// `at the end of step 3, after 2.10 s`.
+/// `at the end of step 3, 2.10 s`.
 fn when(loaded: &LoadedMoment) -> String {
     let ResolvedSnapshot { model: moment, final_model: whole, .. } = &loaded.snapshot;
     let mut when = match loaded.moment {
-        NamedMoment::Time(_) => format!("after {}", format::duration(moment.time())),
-        named => format!("at {named}, after {}", format::duration(moment.time())),
+        NamedMoment::Time(_) => format!("at {}", format::duration(moment.time())),
+        named => format!("at {named}, {}", format::duration(moment.time())),
     };
     // The name of a step's end contains the step already.
     if !matches!(loaded.moment, NamedMoment::Step(_)) && whole.steps_ended() > 0 {
-        when = format!("{when}, {}", format::step_reached(moment.steps_ended()));
+        when = format!("{when}, {}", format::step_during(moment.steps_ended(), whole.steps_ended()));
     }
     when
 }
@@ -93,14 +93,17 @@ fn summary(names: &ReportNames<'_>, loaded: &LoadedMoment, devices: &[(DeviceVie
 
 fn describe(names: &ReportNames<'_>, words: Words, device: &DeviceView, held: &Holdings, devices: usize) -> Words {
     let name = short_name(device);
-    let mut words = words.and(": ").and_strong(size(held.allocated_bytes)).and(format!(" was allocated on {name}"));
-    if device.total_bytes > 0 {
+    let allocated = size(held.allocated_bytes);
+    let mut words = if device.total_bytes > 0 {
         let (used, total) = (size(held.used_bytes), size(device.total_bytes));
-        words = words.and(format!(
-            ", and {used} of its {total} was in use ({})",
-            format::percent(held.used_bytes, device.total_bytes)
-        ));
-    }
+        let share = format::percent(held.used_bytes, device.total_bytes);
+        words
+            .and(format!(": {used} of the {total} of {name} was in use ({share}), of which "))
+            .and_strong(allocated)
+            .and(" was allocated")
+    } else {
+        words.and(": ").and_strong(allocated).and(format!(" was allocated on {name}"))
+    };
     if devices > 1 {
         words = words.and(format!(", the fullest of {devices} devices"));
     }

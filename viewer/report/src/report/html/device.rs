@@ -62,9 +62,10 @@ pub(super) fn limit_tile(device: &DeviceView) -> Option<Tile> {
 
 /// Time of the peak.
 pub(super) fn peak_moment(names: &ReportNames<'_>, device: &DeviceView) -> String {
-    let mut when = format!("after {}", format::duration(device.peak_time));
-    if names.model.steps_ended() > 0 {
-        let _ = write!(when, ", {}", format::step_reached(device.peak_step));
+    let mut when = format!("at {}", format::duration(device.peak_time));
+    let steps = names.model.steps_ended();
+    if steps > 0 {
+        let _ = write!(when, ", {}", format::step_during(device.peak_step, steps));
     }
     when
 }

@@ -21,7 +21,7 @@ pub(super) fn chapter(names: &ReportNames<'_>, device: &DeviceView, devices: usi
     let kernels: Vec<KernelTime> = work.kernels.iter().map(KernelTime::new).collect();
     let (kernels, copies): (Vec<_>, Vec<_>) = kernels.into_iter().partition(|kernel| kernel.kind == KernelKind::Kernel);
     let tables = [
-        ("By layer, without inner layers", by_layer(names, &work, cap)),
+        ("By layer, each without the layers inside it", by_layer(names, &work, cap)),
         ("By line", by_line(names, &work, cap)),
         ("By kernel", by_kernel(&kernels, whole, cap)),
         ("Copies and fills", by_copy(&copies, whole, device.link_bytes_per_second)),
@@ -32,7 +32,7 @@ pub(super) fn chapter(names: &ReportNames<'_>, device: &DeviceView, devices: usi
             " kernels, copies and fills, over "
             (format::timed_part(names.model.steps_timed(), names.model.steps_ended())) "."
         }
-        @if let Some(words) = busy(&work) { p { "The GPU " (words) "." } }
+        @if let Some(words) = busy(names.model, &work) { p { (words) "." } }
         @if let Some(words) = slowed(names.model, &work) { p { (words) } }
         @for (title, table) in tables.iter().filter(|(_, table)| !table.0.is_empty()) { h4 { (title) } (table) }
     }
@@ -71,8 +71,8 @@ fn by_layer(names: &ReportNames<'_>, work: &GpuWorkView, cap: usize) -> Markup {
         &[
             ("in forward", Kind::Number, &|layer| time(layer.forward_nanoseconds, None)),
             ("in backward", Kind::Number, &|layer| time(layer.backward_nanoseconds, None)),
-            ("calls", Kind::Number, &|layer| count(layer.totals.calls)),
-            ("layer (without inner layers)", Kind::Name, &|layer| text(&names.layer(&layer.to_layer()))),
+            ("launches", Kind::Number, &|layer| count(layer.totals.calls)),
+            ("layer (without the layers inside it)", Kind::Name, &|layer| text(&names.layer(&layer.to_layer()))),
         ],
     )
 }
@@ -85,7 +85,7 @@ fn by_line(names: &ReportNames<'_>, work: &GpuWorkView, cap: usize) -> Markup {
         |line| line.totals,
         &[
             ("in backward", Kind::Number, &|line| time(line.backward_nanoseconds, None)),
-            ("calls", Kind::Number, &|line| count(line.totals.calls)),
+            ("launches", Kind::Number, &|line| count(line.totals.calls)),
             ("line", Kind::Name, &|line| place(names, line.line.as_ref())),
         ],
     )
@@ -98,7 +98,7 @@ fn by_kernel(kernels: &[KernelTime], whole: WorkTotals, cap: usize) -> Markup {
         whole,
         |kernel| kernel.totals,
         &[
-            ("calls", Kind::Number, &|kernel| count(kernel.totals.calls)),
+            ("launches", Kind::Number, &|kernel| count(kernel.totals.calls)),
             ("each", Kind::Number, &|kernel| time(kernel.totals.nanoseconds / kernel.totals.calls.max(1), None)),
             ("kernel", Kind::Name, &|kernel| {
                 html! { td.name title=(cut(&kernel.whole_name, WHOLE_NAME)) { (name(&kernel.name)) } }

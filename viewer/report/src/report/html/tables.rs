@@ -8,7 +8,7 @@ use maud::{Markup, html};
 use memlab_trace::{CodeOrigin, DeviceView, LayerView, Line, LineView, Model, Scope, StepView};
 
 use super::super::names::ReportNames;
-use super::super::sections::share_title;
+use super::super::sections::{WARM_UP, share_title};
 use super::super::training::computed;
 use crate::page::elements::{name, plural, size};
 use crate::page::table::{Column, Kind, bytes, capped, count, decimal, number, percent, table, text};
@@ -88,7 +88,7 @@ pub(super) fn lines_until(names: &ReportNames<'_>, device: &DeviceView) -> Marku
             ("in backward", Kind::Number, &|line| bytes(line.backward_bytes, None)),
             ("with callees", Kind::Number, &|line| bytes(inclusive(line).unwrap_or(line.live_bytes), None)),
             ("at the peak", Kind::Number, &|line| bytes(line.live_bytes_at_peak, None)),
-            ("peak", Kind::Number, &|line| bytes(line.peak_live_bytes, None)),
+            ("own peak", Kind::Number, &|line| bytes(line.peak_live_bytes, None)),
             ("blocks", Kind::Number, &|line| count(line.allocations)),
             ("line", Kind::Name, &|line| place(names, line.line.as_ref())),
         ];
@@ -144,7 +144,7 @@ fn lines_in(names: &ReportNames<'_>, device: &DeviceView, devices: usize, scope:
         (share, Kind::Percent, &|line| percent(line.live_bytes_at_peak, whole)),
         ("in backward", Kind::Number, &|line| bytes(line.backward_bytes_at_peak, None)),
         ("with callees", Kind::Number, &|line| bytes(inclusive(line).unwrap_or(line.live_bytes_at_peak), None)),
-        ("peak", Kind::Number, &|line| bytes(line.peak_live_bytes, None)),
+        ("own peak", Kind::Number, &|line| bytes(line.peak_live_bytes, None)),
         (names.latest, Kind::Number, &|line| bytes(line.live_bytes, None)),
         ("blocks", Kind::Number, &|line| count(line.allocations)),
         ("line", Kind::Name, &|line| place(names, line.line.as_ref())),
@@ -166,7 +166,7 @@ pub(super) fn layers(names: &ReportNames<'_>, device: &DeviceView, devices: usiz
         ("peak activations", Kind::Number, &|layer| bytes(layer.activation_bytes, None)),
         ("allocated in forward", Kind::Number, &|layer| bytes(layer.forward_bytes, None)),
         ("in backward", Kind::Number, &|layer| bytes(layer.backward_bytes, None)),
-        ("layer (without inner layers)", Kind::Name, &|layer| text(&names.layer(layer))),
+        ("layer (without the layers inside it)", Kind::Name, &|layer| text(&names.layer(layer))),
     ];
     capped("layers", &layers, rows(devices), |layer| layer.live_bytes_at_peak, &columns)
 }
@@ -184,7 +184,7 @@ pub(super) fn ranges(names: &ReportNames<'_>, device: &DeviceView, devices: usiz
         (names.latest, Kind::Number, &|node| bytes(node.own.live_bytes, None)),
         ("allocated over the run", Kind::Number, &|node| bytes(node.own.allocated_bytes, None)),
         ("blocks", Kind::Number, &|node| count(node.own.allocations)),
-        ("range (without inner ranges)", Kind::Name, &|node| text(&node.name())),
+        ("range (without the ranges inside it)", Kind::Name, &|node| text(&node.name())),
     ];
     capped("ranges", &ranges, rows(devices), |node| node.own.live_bytes_at_peak, &columns)
 }
@@ -200,7 +200,7 @@ pub(super) fn ranges_at(devices: usize, held: &Holdings) -> Markup {
         &[
             ("at the moment", Kind::Sorted, &|range| bytes(range.bytes, most)),
             (share_title(held.allocated_bytes, whole), Kind::Percent, &|range| percent(range.bytes, whole)),
-            ("range (without inner ranges)", Kind::Name, &|range| text(&range_name(&range.path))),
+            ("range (without the ranges inside it)", Kind::Name, &|range| text(&range_name(&range.path))),
         ],
     )
 }
@@ -213,13 +213,13 @@ pub(super) fn growth(names: &ReportNames<'_>, device: &DeviceView) -> Markup {
     }
     let growth = names.model.growth(device.index);
     let Some(first) = growth.first() else {
-        return html! { p { "No line held more after step " (ended - 1) " than after warm-up." } };
+        return html! { p { "None between the ends of steps " (u64::from(ended > WARM_UP)) " and " (ended - 1) "." } };
     };
     let more = |line: &memlab_trace::GrowthView| line.to_bytes - line.from_bytes;
     let total = growth.iter().map(more).fold(0, u64::saturating_add);
     let most = Some(more(first));
     let columns: [Column<'_, _>; 5] = [
-        ("more", Kind::Sorted, &|line| bytes(more(line), most)),
+        ("growth", Kind::Sorted, &|line| bytes(more(line), most)),
         ("a step", Kind::Number, &|line| bytes(line.bytes_per_step.max(0.0) as u64, None)),
         ("before", Kind::Number, &|line| bytes(line.from_bytes, None)),
         ("after", Kind::Number, &|line| bytes(line.to_bytes, None)),

@@ -106,7 +106,7 @@ fn draw_detail(buffer: &mut Buffer, area: Rect, context: &Context, row: &LayerIt
         Some(root) if !row.is_root() => format!("{class} of {root}"),
         _ => format!("{class}, outermost"),
     };
-    let then = if context.moment == ShownMoment::Cursor { "then" } else { "now" };
+    let then = context.live_moment();
     let held = |view: &memlab_trace::LayerView| {
         format!("{then} {}, at peak {}", context.size(view.live_bytes), context.size(view.live_bytes_at_peak))
     };

@@ -109,7 +109,7 @@ fn draw_detail(buffer: &mut Buffer, area: Rect, context: &Context, row: &LineIte
 /// Memory of a line alone, and with its calls.
 fn figures_in_words(context: &Context, row: &LineItem) -> String {
     let own = &row.figures.own;
-    let then = if context.moment == ShownMoment::Cursor { "then" } else { "now" };
+    let then = context.live_moment();
     let from_backward =
         |bytes: u64| if bytes == 0 { String::new() } else { format!(" ({} from backward)", context.size(bytes)) };
     let live = |bytes: u64, blocks: u64| match bytes {

@@ -40,7 +40,8 @@ pub fn draw(buffer: &mut Buffer, area: Rect, context: &Context) {
     } else {
         facts.push(fact(format!("{} in use", context.size(in_use)), theme.text));
     }
-    facts.insert(0, fact("% of in use", theme.dim));
+    let share = if area.width >= 100 { "% of memory in use" } else { "% of in use" };
+    facts.insert(0, fact(share, theme.dim));
     let title = match context.moment {
         ShownMoment::Now => "Device memory",
         ShownMoment::Cursor => "Device memory then",

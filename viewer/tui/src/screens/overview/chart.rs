@@ -64,8 +64,9 @@ fn legend(context: &Context, device: &DeviceSnapshot, short: bool, by_category: 
     let mut peak = format!("{}{of} at {}", context.size(peak_bytes), format::duration(totals.peak_time));
     if !short {
         peak = format!("peak {peak}");
+        let steps = context.process().map_or(0, |process| process.steps_ended);
         if !device.steps.is_empty() {
-            peak += &format!(", {}", format::step_reached(totals.peak_step));
+            peak += &format!(", {}", format::step_during(totals.peak_step, steps));
         }
     }
     let mut facts =

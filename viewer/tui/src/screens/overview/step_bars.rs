@@ -143,7 +143,8 @@ fn facts(context: &Context, device: &DeviceSnapshot, steps: &[StepView], shared:
         ));
     }
     if device.totals.peak_allocated_bytes > 0 {
-        let reached = format::step_reached(device.totals.peak_step);
+        let steps = context.process().map_or(0, |process| process.steps_ended);
+        let reached = format::step_during(device.totals.peak_step, steps);
         let peak = format!("{} {reached}", context.size(device.totals.peak_allocated_bytes));
         facts.push(vec![Span::styled(format!("{} ", theme.glyphs.peak), theme.accent), Span::styled(peak, theme.text)]);
     }

@@ -106,12 +106,12 @@ fn figures(context: &Context, map: &SegmentMap, summary: &MapSummary) -> Vec<Fac
     let style = if map.free_bytes > map.reserved_bytes / 5 { theme.warn } else { theme.text };
     let share =
         format!("{} free, {}", context.size(map.free_bytes), format::percent(map.free_bytes, map.reserved_bytes));
-    facts.push(figure(share, style, " of it".to_owned()));
+    facts.push(figure(share, style, " of reserved".to_owned()));
     if map.free_bytes > 0 {
         facts.push(figure(context.size(map.largest_free_bytes), theme.text, " largest free block".to_owned()));
     }
     if summary.empty.count > 0 {
-        let words = format!(" in {} without a block", count(summary.empty.count, "segment"));
+        let words = format!(" in {}, entirely free", count(summary.empty.count, "segment"));
         facts.push(figure(context.size(summary.empty.bytes), theme.text, words));
     }
     if map.stray_blocks > 0 {

@@ -164,7 +164,7 @@ fn facts(context: &Context, shown: usize) -> Vec<Fact> {
     }
     if device.totals.peak_allocated_bytes > 0 {
         let peak = context.size(device.totals.peak_allocated_bytes);
-        let at = format::step_reached(device.totals.peak_step);
+        let at = format::step_during(device.totals.peak_step, process.steps_ended);
         facts.push(vec![
             Span::styled(format!("{} ", theme.glyphs.peak), theme.accent),
             Span::styled(format!("{peak} {at}"), theme.text),

@@ -28,7 +28,7 @@ impl Column for KernelColumn {
     fn title(self) -> &'static str {
         match self {
             Self::GpuTime => "GPU time",
-            Self::Calls => "calls",
+            Self::Calls => "launches",
             Self::Each => "each",
             Self::Name => "kernel",
         }
@@ -37,7 +37,7 @@ impl Column for KernelColumn {
     fn columns(self) -> u16 {
         match self {
             Self::GpuTime => GPU_TIME_COLUMNS,
-            Self::Calls => 7,
+            Self::Calls => 9,
             Self::Each => 8,
             Self::Name => 0,
         }

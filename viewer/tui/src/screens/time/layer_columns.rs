@@ -33,7 +33,7 @@ impl Column for LayerTimeColumn {
             Self::GpuTime => "GPU time",
             Self::Forward => "forward",
             Self::Backward => "backward",
-            Self::Calls => "calls",
+            Self::Calls => "launches",
             Self::Name => "layer",
         }
     }
@@ -42,7 +42,7 @@ impl Column for LayerTimeColumn {
         match self {
             Self::GpuTime => GPU_TIME_COLUMNS,
             Self::Forward | Self::Backward => 9,
-            Self::Calls => 7,
+            Self::Calls => 9,
             Self::Name => 0,
         }
     }

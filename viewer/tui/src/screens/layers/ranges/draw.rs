@@ -63,7 +63,7 @@ fn label(item: &RangeItem, context: &Context, whole: u64, is_flat: bool) -> Labe
 fn draw_detail(buffer: &mut Buffer, area: Rect, context: &Context, item: &RangeItem) {
     let theme = &context.theme;
     let inner = frame(buffer, area, &item.name(), Vec::new(), theme);
-    let then = if context.moment == ShownMoment::Cursor { "then" } else { "now" };
+    let then = context.live_moment();
     let held = |view: &RangeView| {
         format!(
             "{then} {}, at peak {}, total {} ({} blocks)",
