@@ -139,6 +139,7 @@ def test_outputs_of_all_kinds(network, shape):
     assert inspection.bytes(64) > inspection.bytes(8)
 
 
+@pytest.mark.long
 def test_the_chosen_batch_fits_and_one_more_does_not(memlab):
     # GIVEN the largest batch for a card of 2 GiB
     make, batch_of, options = inspected.CASES["tied"]

@@ -121,6 +121,7 @@ def test_the_largest_batch_runs_and_one_more_does_not(memlab, settings):
     assert [run is not None for run in runs] == [True, True, False, False]
 
 
+@pytest.mark.long
 def test_other_settings_of_the_allocator_are_planned_from_the_same_recording(memlab):
     """GIVEN a plan under expandable segments, recorded without
     WHEN the program runs under them

@@ -91,6 +91,7 @@ def test_a_length_that_was_not_recorded(memlab, kind):
     assert [figures(row)] == peaks(memlab, kind, ("", [768] * 12))
 
 
+@pytest.mark.long
 def test_lengths_as_text(memlab):
     """GIVEN lengths on the command line, and a card on which they do not fit in the given order
     WHEN the sequence is planned as text

@@ -30,6 +30,7 @@ def test_lightning_is_planned_to_the_byte(memlab, options):
     assert rows == [run["whole"] for run in runs]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["gpt", "cnn"])
 def test_each_phase_of_lightning_has_its_own_peak(memlab, kind):
     """GIVEN a LightningModule, without a batch option
