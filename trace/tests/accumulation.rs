@@ -62,6 +62,13 @@ impl Training {
     }
 }
 
+/// Returns the model that a keyframe of `model` restores.
+fn restored(model: &Model) -> Model {
+    let mut keyframe = Vec::new();
+    model.write_keyframe(&mut keyframe).unwrap();
+    replay(keyframe.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()))
+}
+
 #[test]
 fn an_evaluation_that_keeps_its_results_accumulates_until_it_returns() {
     // GIVEN steps, an evaluation that keeps the results of eight passes until it returns, and steps again
@@ -85,10 +92,7 @@ fn an_evaluation_that_keeps_its_results_accumulates_until_it_returns() {
         training.model.callers(3).iter().map(|caller| (caller.stack, caller.line.line, caller.is_users)).collect();
     assert_eq!(callers, [(3, Some(20), true), (2, Some(5), false), (1, Some(10), true)]);
     // AND a keyframe contains the same
-    let mut keyframe = Vec::new();
-    training.model.write_keyframe(&mut keyframe).unwrap();
-    let restored = replay(keyframe.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()));
-    assert_eq!(restored.accumulations(0), piles);
+    assert_eq!(restored(&training.model).accumulations(0), piles);
 }
 
 #[test]
@@ -221,10 +225,7 @@ fn memory_that_grows_within_each_epoch_is_found_if_it_keeps_a_graph() {
             assert!(stacks.len() == 4 && stacks[0].bytes >= 17 * 4096, "{stacks:?}");
         }
         // AND a keyframe contains the same
-        let mut keyframe = Vec::new();
-        training.model.write_keyframe(&mut keyframe).unwrap();
-        let restored = replay(keyframe.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()));
-        assert_eq!(restored.accumulations(0), piles);
+        assert_eq!(restored(&training.model).accumulations(0), piles);
     }
 }
 
@@ -286,4 +287,17 @@ fn lines_that_grow_together_have_one_curve() {
     assert_eq!(curve(3), Some(0), "{piles:?}");
     assert_eq!(curve(1), Some(0), "{piles:?}");
     assert_ne!(curve(4), Some(0), "{piles:?}");
+}
+
+#[test]
+fn a_window_that_cannot_be_is_no_growth() {
+    // GIVEN a keyframe with windows that end before they begin, and whose fewest bytes exceed the most
+    let window = r#"{"stride":0,"snapshots":[{"ended":9,"lines":[]}],"before":{"ended":9,"cells":[]},"after":{"ended":2,"cells":[]},"least":18446744073709551615,"most":0}"#;
+    let line =
+        format!(r#"{{"keyframe":"windows","device":0,"windows":{{"now":{window},"largest":{window},"times":1}}}}"#);
+    let mut training = Training::new();
+    training.line(&line);
+    // WHEN a training goes on, THEN nothing panics, and nothing grows
+    (0..4).for_each(|_| training.step());
+    assert_eq!(training.model.accumulations(0), []);
 }

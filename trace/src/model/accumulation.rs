@@ -140,7 +140,7 @@ pub(super) fn until_release(state: &DeviceState, symbols: &Symbols) -> Option<Ac
     let stacks = by_stack(state, symbols, &steady, |cell| piled.get(&cell).copied().unwrap_or((0, 0)));
     let in_graph = stacks.iter().filter(|stack| stack.makes_graph && stack.category == Category::Activation);
     let keeps_graph = in_graph.count() >= MIN_GRAPH_STACKS;
-    let (from, to) = window.steps();
+    let (from, to) = window.steps()?;
     let span = AccumulationSpan::Released { from, to, times: state.growth.windows.times };
     keeps_graph.then_some(AccumulationView { span, stacks })
 }

@@ -159,8 +159,7 @@ impl Growth {
 
     /// Returns the steps that [`Growth::by_cell`] compares; `None`: too few have ended.
     pub(crate) fn compared(&self) -> Option<(u64, u64)> {
-        let (from, to) = (self.cells_before.ended, self.cells_after.ended);
-        (from > 0 && to > from).then_some((from, to))
+        Cells::span(&self.cells_before, &self.cells_after)
     }
 
     /// Returns the bytes of cells after warm-up, and at the last step noted.

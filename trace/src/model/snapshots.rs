@@ -100,6 +100,11 @@ impl Cells {
         Self { ended, cells, cache_blocks }
     }
 
+    /// Returns the steps or passes from one moment to a later one; `None`: none lies between them, or one was not noted.
+    pub(crate) fn span(before: &Self, after: &Self) -> Option<(u64, u64)> {
+        (before.ended > 0 && after.ended > before.ended).then_some((before.ended, after.ended))
+    }
+
     /// Returns bytes by cell at two moments. Key-value caches count only where their number grew.
     pub(crate) fn compared(before: &Self, after: &Self) -> HashMap<u32, (u64, u64)> {
         let mut held: HashMap<u32, (u64, u64)> = HashMap::new();

@@ -30,22 +30,17 @@ pub(crate) struct Window {
 
 impl Window {
     fn growth(&self) -> u64 {
-        self.most - self.least
+        self.most.saturating_sub(self.least) // A keyframe may contain anything.
     }
 
     fn is_released_at(&self, allocated: u64) -> bool {
-        !self.snapshots.is_empty() && allocated < self.least + self.growth() / 2
+        !self.snapshots.is_empty() && allocated < self.least.saturating_add(self.growth() / 2)
     }
 
     fn note(&mut self, ledger: &Ledger, ended: u64, allocated: u64) {
-        if self.snapshots.is_empty() {
-            *self = Self {
-                stride: 1,
-                before: Cells::of(ledger, ended),
-                least: allocated,
-                most: allocated,
-                ..Self::default()
-            };
+        let is_first = self.snapshots.is_empty();
+        if is_first {
+            *self = Self { stride: 1, least: allocated, most: allocated, ..Self::default() };
         }
         (self.least, self.most) = (self.least.min(allocated), self.most.max(allocated));
         if !ended.is_multiple_of(self.stride) {
@@ -53,6 +48,9 @@ impl Window {
         }
         self.snapshots.push(Snapshot::of(ledger.book(Scope::Users), ended));
         self.after = Cells::of(ledger, ended);
+        if is_first {
+            self.before.clone_from(&self.after);
+        }
         if self.snapshots.len() > MAX_SNAPSHOTS {
             self.stride = self.stride.saturating_mul(2);
             let stride = self.stride;
@@ -60,9 +58,9 @@ impl Window {
         }
     }
 
-    /// Returns the first and the last step of the window.
-    pub(crate) fn steps(&self) -> (u64, u64) {
-        (self.before.ended, self.after.ended)
+    /// Returns the first and the last step of the window; `None`: they are no span.
+    pub(crate) fn steps(&self) -> Option<(u64, u64)> {
+        Cells::span(&self.before, &self.after)
     }
 
     /// Returns the lines that grew steadily until the release.
