@@ -115,16 +115,14 @@ fn groups(model: &Model, pile: &AccumulationView) -> Vec<Group> {
         group.bytes = group.bytes.saturating_add(piled.bytes);
         group.stacks.push(piled.clone());
     }
-    let mut groups: Vec<Group> = groups.into_values().collect();
-    groups.sort_by_key(|group| std::cmp::Reverse(group.bytes));
-    grown_together(groups)
+    grown_together(groups.into_values())
 }
 
 /// Joins call sites whose memory grew together, as one kept object makes it grow.
 ///
 /// The first site of a joined group is the one whose memory keeps the rest: models keep gradients and optimizer state, and
 /// a graph keeps its inputs.
-fn grown_together(groups: Vec<Group>) -> Vec<Group> {
+fn grown_together(groups: impl Iterator<Item = Group>) -> Vec<Group> {
     let mut by_curve: BTreeMap<u32, Vec<Group>> = BTreeMap::new();
     for group in groups {
         by_curve.entry(group.typical.curve).or_default().push(group);
