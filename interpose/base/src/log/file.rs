@@ -364,10 +364,10 @@ impl TraceFile {
                 Err(_) => return false,
             }
         } else {
+            let (front, length) = (self.front as usize, (end - self.front) as usize);
             // SAFETY: closing left the file this long; a late thread may still be writing the bytes read here, which
             // only decides whether to check again.
-            let lines =
-                unsafe { std::slice::from_raw_parts(self.base.add(self.front as usize), (end - self.front) as usize) };
+            let lines = unsafe { std::slice::from_raw_parts(self.base.add(front), length) };
             memchr::memchr_iter(0, lines).count()
         };
         nuls as u64 == self.refused.load(Ordering::SeqCst)
