@@ -8,7 +8,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
-use super::history_views::{GrowthUnit, GrowthView};
+use super::history_views::{GrowthMoments, GrowthUnit, GrowthView};
 use super::ledger::Ledger;
 use super::line::Line;
 use super::line_book::LineMove;
@@ -175,17 +175,23 @@ impl Growth {
         steady_lines(ledger.book(Scope::Users), std::iter::once(reference).chain(later), |_, _| true)
     }
 
+    /// Returns the snapshot of a scope that the last step is compared with: after warm-up, or after the first of two steps.
+    fn reference(&self, scope: Scope) -> Option<&Snapshot> {
+        let history = &self.histories[scope];
+        let after_warm_up = history.reference.as_ref().filter(|_| self.ended > WARM_UP);
+        after_warm_up.or_else(|| history.snapshots.first().filter(|first| first.ended < self.ended))
+    }
+
+    /// Returns the moments that [`Growth::view`] compares; `None`: too few so far.
+    pub(crate) fn moments_compared(&self) -> Option<GrowthMoments> {
+        let reference = self.reference(Scope::Users)?;
+        Some(GrowthMoments { unit: self.unit, from: reference.ended, to: self.ended })
+    }
+
     /// Returns the lines of a scope that held more at the end of the last step than after warm-up, largest growth first.
     pub(crate) fn view(&self, ledger: &Ledger, scope: Scope, symbols: &Symbols) -> Vec<GrowthView> {
         let (book, history) = (ledger.book(scope), &self.histories[scope]);
-        // After two steps, only the first is available for comparison.
-        let from = match &history.reference {
-            Some(reference) if self.ended > WARM_UP => reference,
-            _ => match history.snapshots.first() {
-                Some(first) if first.ended < self.ended => first,
-                _ => return Vec::new(),
-            },
-        };
+        let Some(from) = self.reference(scope) else { return Vec::new() };
         let before = from.by_slot(book);
         let sampled =
             history.snapshots.iter().filter(|snapshot| snapshot.ended > from.ended && snapshot.ended < self.ended);

@@ -147,6 +147,17 @@ pub enum GrowthUnit {
     Iterations,
 }
 
+/// Moments between which growth is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrowthMoments {
+    /// Kind of the moments.
+    pub unit: GrowthUnit,
+    /// Steps ended, or iterations begun, at the reference.
+    pub from: u64,
+    /// Steps ended, or iterations begun, so far.
+    pub to: u64,
+}
+
 /// Growth of one line over the run, from its bytes at the ends of steps, or at iterations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GrowthView {

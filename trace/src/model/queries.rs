@@ -11,7 +11,7 @@ use super::category::Category;
 use super::code_origin::CodeOrigin;
 use super::device::DeviceState;
 use super::device_views::block_layer;
-use super::history_views::{GrowthUnit, OomView, StepView, Timeline, TrainingView};
+use super::history_views::{GrowthMoments, OomView, StepView, Timeline, TrainingView};
 use super::line::Line;
 use super::process_state::{HOST, Model};
 use super::scope::Scope;
@@ -351,9 +351,9 @@ impl Model {
         [over_steps, until_release, over_passes].into_iter().filter_map(|find| find(state, &self.symbols)).collect()
     }
 
-    /// Returns the moments at which growth is compared on a device, and their number so far.
-    pub fn growth_moments(&self, device: i32) -> (GrowthUnit, u64) {
-        self.device_state(device).map(|state| (state.growth.unit, state.growth.ended)).unwrap_or_default()
+    /// Returns the moments between which growth is compared on a device; `None`: fewer than two so far.
+    pub fn growth_moments(&self, device: i32) -> Option<GrowthMoments> {
+        self.device_state(device)?.growth.moments_compared()
     }
 
     /// Returns true if PyTorch's allocator uses expandable segments on a device.

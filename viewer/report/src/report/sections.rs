@@ -20,9 +20,6 @@ const MIN_COMPARED: u64 = 5;
 /// Maximum number of growing lines shown.
 const MAX_GROWING_LINES: usize = 5;
 
-/// Steps before the growth is compared, if more have ended.
-pub(super) const WARM_UP: u64 = 2;
-
 /// Maximum width of sentences: longer lines are hard to read.
 const MAX_PROSE_COLUMNS: usize = 110;
 
@@ -254,17 +251,14 @@ pub(super) fn section(title: &str, table: &Table, rest: Option<String>, columns:
 
 /// Leaks: lines that hold more after every step.
 pub(super) fn growth(names: &ReportNames<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
-    let (unit, ended) = names.model.growth_moments(device.index);
-    if ended < 2 {
-        return Vec::new();
-    }
+    let Some(compared) = names.model.growth_moments(device.index) else { return Vec::new() };
     let growth = names.model.growth(device.index);
-    let (moments, rate) = match unit {
+    let (moments, rate) = match compared.unit {
         GrowthUnit::Steps => ("the ends of steps", "a step"),
         GrowthUnit::Iterations => ("iterations", "an iteration"),
     };
     let Some(first) = growth.first() else {
-        let (from, to) = (u64::from(ended > WARM_UP), ended - 1);
+        let (from, to) = (compared.from.saturating_sub(1), compared.to.saturating_sub(1));
         return vec![format!("Growth between {moments} {from} and {to}: none")];
     };
     let total = growth.iter().fold(0_u64, |sum, line| sum.saturating_add(line.to_bytes - line.from_bytes));
@@ -459,7 +453,8 @@ pub(super) fn findings(names: &ReportNames<'_>, columns: usize) -> Vec<String> {
     lines.extend(wrapped(" ", &clean(&headline.text()), columns));
     if found.is_empty() {
         let devices = names.model.devices();
-        let is_compared = devices.iter().any(|device| names.model.growth_moments(device.index).1 >= MIN_COMPARED);
+        let mut moments = devices.iter().filter_map(|device| names.model.growth_moments(device.index));
+        let is_compared = moments.any(|moments| moments.to >= MIN_COMPARED);
         let growth = if is_compared { "No growth" } else { "Too few steps to find growth" };
         lines.extend(wrapped(" ", &format!("{growth}, no errors, little fragmentation."), columns));
     }

@@ -8,7 +8,7 @@ use maud::{Markup, html};
 use memlab_trace::{CodeOrigin, DeviceView, LayerView, Line, LineView, Model, Scope, StepView};
 
 use super::super::names::ReportNames;
-use super::super::sections::{WARM_UP, share_title};
+use super::super::sections::share_title;
 use super::super::training::computed;
 use crate::page::elements::{name, plural, size};
 use crate::page::table::{Column, Kind, bytes, capped, count, decimal, number, percent, table, text};
@@ -213,7 +213,8 @@ pub(super) fn growth(names: &ReportNames<'_>, device: &DeviceView) -> Markup {
     }
     let growth = names.model.growth(device.index);
     let Some(first) = growth.first() else {
-        return html! { p { "None between the ends of steps " (u64::from(ended > WARM_UP)) " and " (ended - 1) "." } };
+        let from = names.model.growth_moments(device.index).map_or(0, |compared| compared.from.saturating_sub(1));
+        return html! { p { "None between the ends of steps " (from) " and " (ended - 1) "." } };
     };
     let more = |line: &memlab_trace::GrowthView| line.to_bytes - line.from_bytes;
     let total = growth.iter().map(more).fold(0, u64::saturating_add);
