@@ -5,6 +5,7 @@ use std::ffi::c_void;
 use super::hook::TorchHook;
 use crate::attribution;
 use crate::limit::card;
+use crate::python::holders;
 use crate::recorder::Recorder;
 use interpose_base::panics;
 use interpose_base::symbols::Real;
@@ -54,6 +55,7 @@ pub unsafe extern "C-unwind" fn report_memory_usage(
     if let Some(index) = device.cuda()
         && let Some(session) = enter()
     {
+        holders::note(session.recorder, index, allocated as u64, size < 0);
         card::allocator_keeps(index, reserved.saturating_sub(allocated) as u64);
         panics::catch(|| {
             if size >= 0 {

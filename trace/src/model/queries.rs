@@ -11,6 +11,7 @@ use super::category::Category;
 use super::code_origin::CodeOrigin;
 use super::device::DeviceState;
 use super::device_views::block_layer;
+use super::holders::HeldView;
 use super::history_views::{GrowthMoments, OomView, StepView, Timeline, TrainingView};
 use super::line::Line;
 use super::process_state::{HOST, Model};
@@ -20,7 +21,7 @@ use super::views::{
     AttributionView, BlockLayer, BlockView, CategoryView, DeviceView, DriverAllocationView, DriverView, GpuWorkView,
     LayerView, PrivatePoolView, RangePath, RangeView, SegmentMap, StackView, StepWorkView, TensorView, TotalsView,
 };
-use memlab_format::record::{self, Phase};
+use memlab_format::record::{self, Phase, SearchReason};
 
 impl Model {
     /// Returns the header; `None` before the first line.
@@ -349,6 +350,18 @@ impl Model {
     pub fn accumulations(&self, device: i32) -> Vec<AccumulationView> {
         let Some(state) = self.device_state(device) else { return Vec::new() };
         [over_steps, until_release, over_passes].into_iter().filter_map(|find| find(state, &self.symbols)).collect()
+    }
+
+    /// Returns what holds the memory that these stacks allocated on a device, at the search at which most of it was alive.
+    ///
+    /// `None`: no search found any.
+    pub fn holders_of(&self, device: i32, stacks: &[u32]) -> Option<HeldView> {
+        self.searches.of_stacks(device, stacks)
+    }
+
+    /// Returns what held the memory of a device at the latest search for this reason.
+    pub fn holders_at(&self, device: i32, reason: SearchReason) -> Option<HeldView> {
+        self.searches.at(device, reason)
     }
 
     /// Returns the moments between which growth is compared on a device; `None`: fewer than two so far.

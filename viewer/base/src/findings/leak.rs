@@ -8,12 +8,15 @@ use memlab_units::format::{self, size};
 
 use super::advice::GrowingLine;
 use super::finding::{Finding, Kind, is_significant, on};
+use super::holder::holders;
 use super::words::Words;
 use crate::category::category_names;
 use crate::text;
 
 /// Maximum number of lines shown for one leak.
 const SHOWN_LINES: usize = 2;
+/// Maximum number of holders shown for one leak.
+const SHOWN_HOLDERS: usize = 2;
 
 /// Memory that accumulated at one call site outside of modules.
 struct Group {
@@ -211,13 +214,22 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &Accumulatio
     } else if group.is_forward && went_backward {
         what = what.and("; they stay allocated after backward has used them");
     }
-    Finding {
-        kind: Kind::Leak,
-        device: device.index,
-        bytes: group.bytes,
-        what: what.and("."),
-        next: next(typical, went_backward).to_owned(),
+    what = what.and(".");
+    let stacks: Vec<u32> = group.stacks.iter().map(|stack| stack.stack).collect();
+    let held = model.holders_of(device.index, &stacks);
+    let when = held.as_ref().map_or_else(String::new, |held| {
+        let time = format::seconds(held.time);
+        if held.step > 0 { format!(" at step {}", held.step - 1) } else { format!(" at {time}") }
+    });
+    let found = held.as_ref().map(|held| holders(held, directory)).unwrap_or_default();
+    for holder in found.iter().take(SHOWN_HOLDERS) {
+        what = what.and(" Kept by ").join(&holder.what).and(format!("; releasing it frees {}{when}.", size(holder.releases)));
     }
+    let next = match found.first() {
+        Some(holder) => holder.cure.clone(),
+        None => next(typical, went_backward).to_owned(),
+    };
+    Finding { kind: Kind::Leak, device: device.index, bytes: group.bytes, what, next }
 }
 
 /// Growth of `bytes` with its span: `57.0 MiB from the end of step 1 to the end of step 39 (1.50 MiB a step)`.
