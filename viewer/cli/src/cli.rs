@@ -32,9 +32,9 @@ Examples:
   memlab run -- python train.py            record a run and print a summary
   memlab run --live -- python train.py     record a run and show the dashboard
   memlab top                               show the dashboard on a running program
-  memlab serve                             show all running programs in a browser; metrics for Prometheus
+  memlab serve                             serve a web page and Prometheus metrics of all running recorded programs
   memlab run --offload -- python train.py  record a run whose memory can be moved
-  memlab offload 4242                      move its GPU memory to host memory; it waits
+  memlab offload 4242                      move the program's GPU memory to host memory; the program waits
   memlab restore 4242                      move it back; the program continues
   memlab report memlab-train-4242.jsonl    report the memory by line and layer
   memlab report --html a.html a.jsonl      write the report as a web page
@@ -59,10 +59,10 @@ enum Command {
     /// Show the dashboard on recorded traces, finished or still growing.
     #[command(after_help = view::help())]
     View(view::Options),
-    /// Show all recorded programs that are running on a web page, and serve their figures to Prometheus.
+    /// Serve a web page and Prometheus metrics of all running recorded programs.
     #[command(after_help = serve::HELP)]
     Serve(serve::Options),
-    /// List the traced processes of this user.
+    /// List the recorded processes of this user.
     Ps(ps::Options),
     /// Move a running program's GPU memory to host memory; the program waits until you restore it.
     #[command(after_help = offload::HELP)]

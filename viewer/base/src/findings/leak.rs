@@ -200,7 +200,14 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &Accumulatio
     let is_unused = is_graph(typical) && !went_backward;
     let is_result = typical.category == Category::Activation && group.is_forward && !is_unused;
     let name = if is_result { "results" } else { category_names(typical.category).0 };
-    what = what.and(format!(". These are {name}"));
+    let alike = group.stacks.iter().filter(|stack| stack.category == typical.category);
+    let alike_bytes = alike.fold(0_u64, |sum, stack| sum.saturating_add(stack.bytes));
+    let of_all = match by_line.len() {
+        ..2 => "These are",
+        _ if alike_bytes > group.bytes / 2 => "Most are",
+        _ => "Among them are",
+    };
+    what = what.and(format!(". {of_all} {name}"));
     // A caller equal to the growing line is not repeated.
     let caller = group.caller.as_ref().filter(|line| most != Some(*line)).map(|line| place(line, directory));
     what = match (caller, group.is_forward) {
@@ -212,7 +219,7 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &Accumulatio
     if is_unused {
         what = what.and("; backward never uses them");
     } else if group.is_forward && went_backward {
-        what = what.and("; they stay allocated after backward has used them");
+        what = what.and("; they stay allocated after backward");
     }
     what = what.and(".");
     let stacks: Vec<u32> = group.stacks.iter().map(|stack| stack.stack).collect();
@@ -269,7 +276,8 @@ fn next(typical: &StackAccumulation, went_backward: bool) -> &'static str {
              tensors for backward."
         }
         Category::Activation if typical.makes_graph => {
-            "The tensors outlive the step: keep numbers (.item()) or CPU copies (.detach().cpu()) instead."
+            "An object still refers to these tensors after the step. Find the list, dict or attribute that collects \
+             them; store `.item()` or `.detach().cpu()` there."
         }
         Category::Activation => {
             "Results stay on the device: keep numbers (.item()) or CPU copies (.cpu()), and drop the tensors."

@@ -257,13 +257,13 @@ impl Unreachable {
     pub fn explain(&self, pid: u32, if_silent: &str) -> String {
         match self {
             Self::NoSocket | Self::Stale => match owner(pid) {
-                None => format!("no process {pid}: `memlab ps` lists traced processes"),
+                None => format!("no process {pid}: `memlab ps` lists recorded processes"),
                 Some(uid) if uid != own_uid() => {
                     format!("process {pid} belongs to another user ({uid}): only that user can watch it")
                 }
                 Some(_) => format!(
-                    "process {pid} is not traced, or has not used CUDA yet: start it with `memlab run -- CMD`; `memlab \
-                     ps` lists traced processes"
+                    "process {pid} is not recorded, or has not used CUDA yet: start it with `memlab run -- CMD`; \
+                     `memlab ps` lists recorded processes"
                 ),
             },
             Self::NotOurs(path) => format!(
