@@ -35,6 +35,8 @@ pub struct PathStep {
 pub struct Holder {
     /// One path if one object or name holds the blocks. Several if they are freed only when all these names are released.
     pub paths: Vec<Vec<PathStep>>,
+    /// Number of further such names.
+    pub more: usize,
     /// Bytes of the question that it holds.
     pub bytes: u64,
     /// Bytes of all blocks that are freed when it is released.

@@ -6,11 +6,13 @@
 //! # Layers
 //!
 //! ```text
+//! describe             names, places and cures
 //! explain    reduce    answers; a smaller graph with the same answers
 //! dominators
 //! graph
 //! ```
 
+mod describe;
 mod dominators;
 mod explain;
 mod graph;
@@ -18,6 +20,7 @@ mod reduce;
 #[cfg(test)]
 mod tests;
 
+pub use describe::StoredAt;
 pub use explain::{Explanation, Holder, Memory, PathStep, explain};
 pub use graph::{Edge, EdgeKind, HeapGraph, Node, NodeKind, ROOT};
 pub use reduce::reduced;

@@ -23,6 +23,7 @@ use crate::moved_bytes;
 use crate::mover;
 use crate::mover::operation::{self, MoveRequest};
 use crate::mover::progress::{self, Progress};
+use crate::python::holders;
 use crate::recorder::Recorder;
 use crate::torch::expected;
 use interpose_base::background;
@@ -104,6 +105,10 @@ fn answer(request: ControlRequest, recorder: &Recorder) -> Value {
             progress::set_checkpointed(value);
             json!({"ok": true})
         }
+        ControlRequest::Holders => match holders::request(recorder) {
+            Ok(time) => json!({"ok": true, "time_ns": time}),
+            Err(why) => refused(&why),
+        },
         ControlRequest::Limit { device, bytes, on_limit } => {
             settings::set(device, bytes, on_limit);
             json!({"ok": true, "limits": settings::status()})

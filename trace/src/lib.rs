@@ -104,8 +104,8 @@ mod sink;
 mod snapshot_replay;
 
 pub use memlab_format::Record;
-pub use memlab_holders as holders;
 pub use memlab_format::{DecodeError, decode_line, encode, record};
+pub use memlab_holders as holders;
 pub use model::*;
 pub use reader::*;
 pub use replay::{EventKind, EventView, Replay};

@@ -165,7 +165,7 @@ impl<'a> Search<'a> {
         }
         if enough(rest) {
             let blocks = self.blocks_below(vertex, &named);
-            found.push(self.together(&blocks, rest).unwrap_or_else(|| self.holder(vertex)));
+            found.push(self.together(&blocks, rest));
         }
     }
 
@@ -181,13 +181,16 @@ impl<'a> Search<'a> {
         blocks
     }
 
-    /// The names that hold the blocks together; `None` if they are too many to list.
-    fn together(&self, blocks: &[usize], bytes: u64) -> Option<Holder> {
+    /// The names that hold the blocks together.
+    fn together(&self, blocks: &[usize], bytes: u64) -> Holder {
         let blocks: HashSet<usize> = blocks.iter().copied().collect();
         let owners = (0..self.graph.nodes.len() as u32)
             .filter(|node| self.blocks_of[*node as usize].iter().any(|block| blocks.contains(block)));
         let mut names = self.names_above(owners.collect());
-        names.retain(|name| !is_call(self.graph, self.graph.edges[*name].from));
+        names.retain(|name| {
+            let from = self.graph.edges[*name].from;
+            !is_call(self.graph, from) && self.tree.parents[from as usize] != UNREACHED
+        });
         let releases = self.released_without(&names);
         let mut paths = BTreeMap::new();
         for &name in &names {
@@ -195,11 +198,9 @@ impl<'a> Search<'a> {
             let text: Vec<&str> = path.iter().map(|step| step.label.as_str()).collect();
             paths.entry(text.join(".")).or_insert(path);
         }
-        let paths: Vec<Vec<PathStep>> = paths.into_values().collect();
-        if paths.is_empty() || paths.len() > MAX_NAMES {
-            return None;
-        }
-        Some(Holder { paths, bytes, ..self.released(&releases, &HashSet::new()) })
+        let more = paths.len().saturating_sub(MAX_NAMES);
+        let paths: Vec<Vec<PathStep>> = paths.into_values().take(MAX_NAMES).collect();
+        Holder { paths, more, bytes, ..self.released(&releases, &HashSet::new()) }
     }
 
     /// The references by which objects with names hold these nodes, directly or through tensors and autograd graphs.
@@ -328,7 +329,8 @@ impl<'a> Search<'a> {
     fn repeated_keys(&self, vertex: u32, dominated: &[u32]) -> Vec<String> {
         let mut by_key: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
         for &below in dominated {
-            let Some(edge) = self.edge(below).filter(|edge| edge.kind == EdgeKind::Item && !edge.label.is_empty()) else {
+            let Some(edge) = self.edge(below).filter(|edge| edge.kind == EdgeKind::Item && !edge.label.is_empty())
+            else {
                 continue;
             };
             let entry = by_key.entry(&edge.label).or_default();
@@ -337,8 +339,11 @@ impl<'a> Search<'a> {
         let total = self.wanted[vertex as usize];
         // A key that holds everything is a step of the path, not one of several that grew.
         let repeated = |(count, bytes): (usize, u64)| count > 1 && bytes * 100 < total * FOLLOWED_PERCENT;
-        let found: Vec<(&str, u64)> =
-            by_key.into_iter().filter(|(_, sums)| sums.1 > 0 && repeated(*sums)).map(|(key, sums)| (key, sums.1)).collect();
+        let found: Vec<(&str, u64)> = by_key
+            .into_iter()
+            .filter(|(_, sums)| sums.1 > 0 && repeated(*sums))
+            .map(|(key, sums)| (key, sums.1))
+            .collect();
         let together: u64 = found.iter().map(|(_, bytes)| bytes).sum();
         if together * 100 < total * FOLLOWED_PERCENT {
             return Vec::new();

@@ -173,7 +173,11 @@ unsafe fn key_name(api: &Api, key: Object) -> String {
             let is_identifier = |part: &str| {
                 !part.is_empty() && part.chars().all(|character| character.is_alphanumeric() || character == '_')
             };
-            return if name.len() <= MAX_NAME_BYTES && name.split('.').all(is_identifier) { name } else { String::new() };
+            return if name.len() <= MAX_NAME_BYTES && name.split('.').all(is_identifier) {
+                name
+            } else {
+                String::new()
+            };
         }
         if flags & INTEGER != 0 && flags & objects::HEAP_TYPE == 0 {
             let number = (api.PyLong_AsLongLong)(key);
@@ -259,7 +263,11 @@ pub unsafe fn described(api: &Api, object: Object, kind: TypeKind) -> Node {
             TypeKind::Frame => code_of(api, NodeKind::Traceback, object, c"f_code"),
             TypeKind::Cache => {
                 let wrapped = attribute(api, object, c"__wrapped__");
-                if wrapped.is_null() { named(NodeKind::Cache) } else { code_of(api, NodeKind::Cache, wrapped, c"__code__") }
+                if wrapped.is_null() {
+                    named(NodeKind::Cache)
+                } else {
+                    code_of(api, NodeKind::Cache, wrapped, c"__code__")
+                }
             }
             TypeKind::Class => class_node(api, object),
             TypeKind::Cell | TypeKind::Module | TypeKind::Object => named(NodeKind::Object),

@@ -107,7 +107,13 @@ enum Owner {
 
 fn owner_of(file: &str) -> Owner {
     let is_installed = file.contains("/site-packages/") || file.contains("/dist-packages/");
-    if file.contains("-packages/torch/") || !is_installed && file.contains("/lib/python") || file.starts_with("<frozen") {
+    // memlab's own function that asks for a search.
+    let is_asking = file.ends_with("/memlab/holding.py");
+    if is_asking
+        || file.contains("-packages/torch/")
+        || !is_installed && file.contains("/lib/python")
+        || file.starts_with("<frozen")
+    {
         Owner::PyTorch
     } else if is_installed {
         Owner::Library
@@ -191,7 +197,9 @@ impl<'w> Builder<'w> {
                 }
                 Place::Object(kind) => {
                     let parts = match kind {
-                        TypeKind::Function => [names::attributes(object, *kind), names::closure_cells(self.api, object)],
+                        TypeKind::Function => {
+                            [names::attributes(object, *kind), names::closure_cells(self.api, object)]
+                        }
                         _ => [names::attributes(object, *kind), ptr::null_mut()],
                     };
                     for part in parts {

@@ -9,7 +9,8 @@ use hashbrown::HashMap;
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
 /// Methods by which containers grow.
-const GROWING: [&str; 9] = ["append", "extend", "add", "insert", "put", "setdefault", "update", "appendleft", "put_nowait"];
+const GROWING: [&str; 9] =
+    ["append", "extend", "add", "insert", "put", "setdefault", "update", "appendleft", "put_nowait"];
 
 /// Source files, read once each.
 #[derive(Default)]
@@ -93,9 +94,9 @@ fn stores(line: &str, name: &str) -> Option<Stored> {
         }
         let rest = after.trim_start();
         if let Some(method) = rest.strip_prefix('.')
-            && GROWING.iter().any(|growing| {
-                method.strip_prefix(growing).is_some_and(|call| call.trim_start().starts_with('('))
-            })
+            && GROWING
+                .iter()
+                .any(|growing| method.strip_prefix(growing).is_some_and(|call| call.trim_start().starts_with('(')))
         {
             return Some(Stored::Added);
         }
@@ -103,8 +104,12 @@ fn stores(line: &str, name: &str) -> Option<Stored> {
             return Some(Stored::Added);
         }
         let is_target = !before.contains('=') && !before.contains('(');
-        let is_unpacked = rest.starts_with(',') && rest.split_once('=').is_some_and(|(targets, _)| !targets.contains('('));
-        if is_target && (assigns(rest) || is_unpacked) || before.trim_end().ends_with(" as") || before.starts_with("for ") {
+        let is_unpacked =
+            rest.starts_with(',') && rest.split_once('=').is_some_and(|(targets, _)| !targets.contains('('));
+        if is_target && (assigns(rest) || is_unpacked)
+            || before.trim_end().ends_with(" as")
+            || before.starts_with("for ")
+        {
             found = Some(Stored::Assigned);
         }
     }

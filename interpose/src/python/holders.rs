@@ -33,6 +33,8 @@ static GROWTH_SEARCHES: AtomicU32 = AtomicU32::new(0);
 static NEXT_SEARCH: AtomicU64 = AtomicU64::new(0);
 /// True while a search runs: others are left out.
 static IS_SEARCHING: AtomicBool = AtomicBool::new(false);
+/// True if a search was asked for.
+static IS_REQUESTED: AtomicBool = AtomicBool::new(false);
 /// True if growth was found and no search has followed yet.
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
 
@@ -117,6 +119,11 @@ impl Floor {
 ///
 /// The GIL must be held, and no lock of PyTorch.
 pub unsafe fn search_if_wanted(api: &'static Api, recorder: &'static Recorder, interpreter: &'static Interpreter) {
+    if IS_REQUESTED.load(Ordering::Relaxed) && IS_REQUESTED.swap(false, Ordering::AcqRel) {
+        // SAFETY: as the caller promises.
+        unsafe { search(api, recorder, interpreter, SearchReason::Request) };
+        return;
+    }
     if IS_WANTED.load(Ordering::Relaxed)
         && recorder.elapsed_ns() >= NEXT_SEARCH.load(Ordering::Relaxed)
         && IS_WANTED.swap(false, Ordering::AcqRel)
@@ -124,6 +131,42 @@ pub unsafe fn search_if_wanted(api: &'static Api, recorder: &'static Recorder, i
         GROWTH_SEARCHES.fetch_add(1, Ordering::Relaxed);
         // SAFETY: as the caller promises.
         unsafe { search(api, recorder, interpreter, SearchReason::Growth) };
+    }
+}
+
+/// Asks for a search the next time that the main thread runs Python. Returns the trace time from which it may begin.
+///
+/// # Errors
+///
+/// If the process runs no Python that memlab can read.
+pub fn request(recorder: &Recorder) -> Result<u64, String> {
+    if recorder.python.trusted().is_none() {
+        return Err("the process runs no Python, or one that this memlab does not support".to_owned());
+    }
+    IS_REQUESTED.store(true, Ordering::Release);
+    let time = recorder.elapsed_ns();
+    recorder.python.schedule();
+    Ok(time)
+}
+
+/// Starts a search for a caller in Python; returns its number.
+///
+/// # Errors
+///
+/// If the process runs no Python that memlab can read, or another search does not end.
+///
+/// # Safety
+///
+/// As for [`search_if_wanted`].
+pub unsafe fn search_now(recorder: &'static Recorder) -> Result<u32, String> {
+    let (Some(api), Some(interpreter)) = (Api::get(), recorder.python.trusted()) else {
+        return Err("this memlab does not support this version of Python".to_owned());
+    };
+    wait(SEARCH_LIMIT);
+    // SAFETY: as the caller promises.
+    match unsafe { search(api, recorder, interpreter, SearchReason::Request) } {
+        0 => Err("another search runs, or the system refuses a process".to_owned()),
+        number => Ok(number),
     }
 }
 
@@ -191,7 +234,11 @@ fn write_result(recorder: &Recorder, number: u32, child: Child) {
 
 /// Waits for a search that runs. Called when the process ends.
 pub fn finish() {
-    let deadline = Instant::now() + END_LIMIT;
+    wait(END_LIMIT);
+}
+
+fn wait(limit: Duration) {
+    let deadline = Instant::now() + limit;
     while IS_SEARCHING.load(Ordering::Acquire) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(2));
     }

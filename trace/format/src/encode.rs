@@ -13,4 +13,4 @@ mod holders;
 pub use buffer::LineBuffer;
 pub use definitions::*;
 pub use events::*;
-pub use holders::{failed_search, holder_search, holders};
+pub use holders::{failed_search, holder_search, holders, holders_part};

@@ -134,6 +134,17 @@ impl Searches {
         are_many
     }
 
+    /// The time of the latest search that has ended.
+    pub(crate) fn last_ended(&self) -> Option<u64> {
+        let has_ended = |search: &&Arc<Search>| search.is_complete || !search.failed.is_empty();
+        self.list.iter().rfind(has_ended).map(|search| search.time)
+    }
+
+    /// Why searches found nothing.
+    pub(crate) fn failures(&self) -> impl Iterator<Item = &str> {
+        self.list.iter().rev().map(|search| search.failed.as_str()).filter(|failed| !failed.is_empty())
+    }
+
     /// What holds the memory that these stacks allocated on a device, at the search at which most of it was alive.
     pub(crate) fn of_stacks(&self, device: i32, stacks: &[u32]) -> Option<HeldView> {
         let is_wanted = |block: &BlockAtSearch| block.device == device && stacks.contains(&block.stack);
@@ -144,9 +155,35 @@ impl Searches {
         (bytes > 0).then(|| search.explained(&is_wanted))
     }
 
-    /// What held the memory of a device at the latest search for a reason.
-    pub(crate) fn at(&self, device: i32, reason: SearchReason) -> Option<HeldView> {
-        let search = self.list.iter().rfind(|search| search.is_complete && search.reason == reason)?;
+    /// What held the block that contains an address, at the search of this number.
+    pub(crate) fn of_address(&self, number: u32, address: u64) -> Option<HeldView> {
+        let search = self.complete(number)?;
+        let holds = |block: &BlockAtSearch| block.address <= address && address - block.address < block.bytes;
+        search.blocks.iter().any(holds).then(|| search.explained(&holds))
+    }
+
+    /// What held the blocks of these stacks, at the search of this number.
+    pub(crate) fn of_stacks_at(&self, number: u32, is_wanted: &dyn Fn(i32, u32) -> bool) -> Option<HeldView> {
+        Some(self.complete(number)?.explained(&|block| is_wanted(block.device, block.stack)))
+    }
+
+    fn complete(&self, number: u32) -> Option<&Search> {
+        self.list.iter().rfind(|search| search.number == number && search.is_complete).map(Arc::as_ref)
+    }
+
+    /// True if the search of this number has ended; with the reason if it found nothing.
+    pub(crate) fn ended(&self, number: u32) -> Option<Result<(), &str>> {
+        let search = self.list.iter().rfind(|search| search.number == number)?;
+        match search.failed.as_str() {
+            "" => search.is_complete.then_some(Ok(())),
+            why => Some(Err(why)),
+        }
+    }
+
+    /// What held the memory of a device at the latest search, or at the latest for a reason.
+    pub(crate) fn at(&self, device: i32, reason: Option<SearchReason>) -> Option<HeldView> {
+        let is_it = |search: &&Arc<Search>| search.is_complete && reason.is_none_or(|reason| search.reason == reason);
+        let search = self.list.iter().rfind(is_it)?;
         Some(search.explained(&|block| block.device == device))
     }
 }

@@ -11,8 +11,8 @@ use super::category::Category;
 use super::code_origin::CodeOrigin;
 use super::device::DeviceState;
 use super::device_views::block_layer;
-use super::holders::HeldView;
 use super::history_views::{GrowthMoments, OomView, StepView, Timeline, TrainingView};
+use super::holders::HeldView;
 use super::line::Line;
 use super::process_state::{HOST, Model};
 use super::scope::Scope;
@@ -359,8 +359,38 @@ impl Model {
         self.searches.of_stacks(device, stacks)
     }
 
-    /// Returns what held the memory of a device at the latest search for this reason.
-    pub fn holders_at(&self, device: i32, reason: SearchReason) -> Option<HeldView> {
+    /// Returns `Ok` if the search of this number has ended, and the reason if it found nothing; `None`: it runs.
+    pub fn search_ended(&self, number: u32) -> Option<Result<(), &str>> {
+        self.searches.ended(number)
+    }
+
+    /// Returns what held the block that contains an address, at the search of this number; `None`: no block does.
+    pub fn holders_of_address(&self, number: u32, address: u64) -> Option<HeldView> {
+        self.searches.of_address(number, address)
+    }
+
+    /// Returns what held the memory of a device that a line allocated, at the search of this number. Without a device: of
+    /// all; without a line: of any. `line` is the end of a path, and a line number.
+    pub fn holders_of_line(&self, number: u32, device: Option<i32>, line: Option<(&str, u32)>) -> Option<HeldView> {
+        let is_of = |stack: u32| {
+            let Some((file, number)) = line else { return true };
+            self.line_of(stack).is_some_and(|of| of.file.ends_with(file) && of.line == Some(number))
+        };
+        self.searches.of_stacks_at(number, &|on, stack| device.is_none_or(|device| device == on) && is_of(stack))
+    }
+
+    /// Returns the time of the latest search for what holds the memory that has ended, in nanoseconds.
+    pub fn last_search(&self) -> Option<u64> {
+        self.searches.last_ended()
+    }
+
+    /// Returns why searches found nothing, the latest first.
+    pub fn failed_searches(&self) -> impl Iterator<Item = &str> {
+        self.searches.failures()
+    }
+
+    /// Returns what held the memory of a device at the latest search, or at the latest for this reason.
+    pub fn holders_at(&self, device: i32, reason: Option<SearchReason>) -> Option<HeldView> {
         self.searches.at(device, reason)
     }
 

@@ -9,8 +9,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    advise, completions, config, diff, doctor, export, limit, offload, plan, ps, report, restore, serve, simulate, top,
-    view,
+    advise, completions, config, diff, doctor, export, holders, limit, offload, plan, ps, report, restore, serve,
+    simulate, top, view,
 };
 use crate::run;
 use memlab_base::arguments::moments_help;
@@ -38,6 +38,7 @@ Examples:
   memlab restore 4242                      move it back; the program continues
   memlab report memlab-train-4242.jsonl    report the memory by line and layer
   memlab report --html a.html a.jsonl      write the report as a web page
+  memlab holders 4242                      show which objects keep its memory alive
   memlab advise memlab-train-4242.jsonl    suggest changes that lower its memory
   memlab diff a.jsonl b.jsonl              compare two runs
   memlab export a.jsonl --format csv -o a.csv
@@ -71,6 +72,9 @@ enum Command {
     Restore(restore::Options),
     /// Limit the GPU memory of a running program, or show its limits.
     Limit(limit::Options),
+    /// Show what keeps the GPU memory of a program alive.
+    #[command(after_help = holders::HELP)]
+    Holders(holders::Options),
     /// Run a command on a simulated GPU, without a real one.
     #[command(after_help = simulate::HELP)]
     Simulate(simulate::Options),
@@ -116,6 +120,7 @@ pub fn main() -> ExitCode {
         Command::Offload(options) => offload::run(&options),
         Command::Restore(options) => restore::run(&options),
         Command::Limit(options) => limit::run(&options),
+        Command::Holders(options) => holders::run(&options),
         Command::Simulate(options) => simulate::run(&options),
         Command::Plan(options) => plan::run(&options),
         Command::Config(options) => config::run(&options),

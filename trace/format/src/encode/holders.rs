@@ -30,6 +30,11 @@ pub fn failed_search(search: u32, why: &str) -> Vec<u8> {
     line(&Holders { holders: search, last: true, failed: why.to_owned(), ..Holders::default() })
 }
 
+/// Returns the line of one part of a graph.
+pub fn holders_part(part: &Holders) -> Vec<u8> {
+    line(part)
+}
+
 fn line(record: &impl serde::Serialize) -> Vec<u8> {
     let mut line = serde_json::to_vec(record).unwrap_or_default();
     line.push(b'\n');

@@ -100,7 +100,8 @@ impl Model {
     ///
     /// Returns false if nothing can be halved.
     pub fn shorten_history(&mut self) -> bool {
-        let mut shortened = self.steps.shorten() | self.trainings.shorten() | self.ooms.shorten() | self.searches.shorten();
+        let mut shortened =
+            self.steps.shorten() | self.trainings.shorten() | self.ooms.shorten() | self.searches.shorten();
         for device in self.devices.iter_mut().flatten() {
             shortened |= device.steps.shorten() | device.growth.shorten();
             shortened |= device.timeline.points.shorten() | device.category_timeline.shorten();

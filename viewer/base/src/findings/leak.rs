@@ -230,13 +230,16 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &Accumulatio
     });
     let found = held.as_ref().map(|held| holders(held, directory)).unwrap_or_default();
     for holder in found.iter().take(SHOWN_HOLDERS) {
-        what = what.and(" Kept by ").join(&holder.what).and(format!("; releasing it frees {}{when}.", size(holder.releases)));
+        what = what
+            .and(" Kept by ")
+            .join(&holder.what)
+            .and(format!("; releasing it frees {}{when}.", size(holder.releases)));
     }
     let next = match found.first() {
         Some(holder) => holder.cure.clone(),
         None => next(typical, went_backward).to_owned(),
     };
-    Finding { kind: Kind::Leak, device: device.index, bytes: group.bytes, what, next }
+    Finding { kind: Kind::Leak, device: device.index, bytes: group.bytes, what, next, holders: found }
 }
 
 /// Growth of `bytes` with its span: `57.0 MiB from the end of step 1 to the end of step 39 (1.50 MiB a step)`.

@@ -205,6 +205,20 @@ impl Process {
         self.ask(&ControlRequest::Limit { device, bytes, on_limit }).map(|_| ())
     }
 
+    /// Asks for a search for what holds the memory. Returns the trace time from which it may begin, in nanoseconds.
+    ///
+    /// # Errors
+    ///
+    /// If it refuses, or cannot be reached.
+    pub fn search_holders(&self) -> Result<u64, Unreachable> {
+        #[derive(Deserialize)]
+        struct Asked {
+            time_ns: u64,
+        }
+        let asked: Asked = serde_json::from_value(self.ask(&ControlRequest::Holders)?).map_err(nonsense)?;
+        Ok(asked.time_ns)
+    }
+
     /// Notifies the process that the driver has moved its device memory to the host, or restored it.
     ///
     /// # Errors

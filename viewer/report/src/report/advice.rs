@@ -2,8 +2,7 @@
 
 use memlab_predict::advice::{Advice, AdviceReport, Batch, Combination, Cost, Kind, RejectedAdvice};
 
-use super::sections::wrapped;
-use memlab_base::text::clean;
+use memlab_base::text::{clean, wrapped};
 use memlab_units::format::{self, size};
 
 /// Explanation of the savings and of their order.

@@ -8,11 +8,11 @@ use memlab_trace::record::MeshDimension;
 
 use super::findings::{findings, most_telling, typical};
 use super::names::{RankNames, ranges};
-use crate::report::sections::{section, wrapped};
+use crate::report::sections::section;
 use crate::report::text::write_parts;
 use memlab_base::signals;
 use memlab_base::table::Table;
-use memlab_base::text::{Style, clean, short_command, typed_path};
+use memlab_base::text::{Style, clean, short_command, typed_path, wrapped};
 use memlab_units::format::{self, size};
 
 /// Bars of ranks, from the least to the most.
