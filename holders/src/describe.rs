@@ -80,6 +80,7 @@ fn kind_of(holder: &Holder) -> &'static str {
             EdgeKind::Local => "local",
             EdgeKind::Global => "variable",
             EdgeKind::Attribute => "attribute",
+            EdgeKind::Item => "item",
             _ => "object",
         },
     }
@@ -145,7 +146,7 @@ fn place(path: &[PathStep]) -> Option<StoredAt<'_>> {
 
 /// What to change so that the memory is released.
 fn cure(holder: &Holder, paths: &[String]) -> String {
-    let has_graph = holder.for_backward > 0;
+    let has_graph = holder.for_backward * 4 >= holder.releases;
     let Some(last) = holder.paths.first().and_then(|path| path.last()) else { return String::new() };
     let name = paths.first().map_or("", String::as_str);
     if paths.len() > 1 {

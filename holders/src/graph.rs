@@ -109,7 +109,10 @@ pub enum EdgeKind {
 }
 
 /// A reference from one object to another.
+///
+/// In JSON it is an array of its fields in this order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(from = "(u32, u32, EdgeKind, String, u32)", into = "(u32, u32, EdgeKind, String, u32)")]
 pub struct Edge {
     /// The object that refers.
     pub from: u32,
@@ -118,11 +121,21 @@ pub struct Edge {
     /// How.
     pub kind: EdgeKind,
     /// Name of the variable or attribute, or key of the element. Empty: it has none that may be written.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub label: String,
     /// Line that stores it, if a search of the source found one. 0: unknown.
-    #[serde(default, skip_serializing_if = "is_zero")]
     pub line: u32,
+}
+
+impl From<(u32, u32, EdgeKind, String, u32)> for Edge {
+    fn from((from, to, kind, label, line): (u32, u32, EdgeKind, String, u32)) -> Self {
+        Self { from, to, kind, label, line }
+    }
+}
+
+impl From<Edge> for (u32, u32, EdgeKind, String, u32) {
+    fn from(edge: Edge) -> Self {
+        (edge.from, edge.to, edge.kind, edge.label, edge.line)
+    }
 }
 
 /// Objects that lead to memory, and their references. Node 0 is the virtual root.

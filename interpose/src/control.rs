@@ -63,6 +63,7 @@ fn run(recorder: &'static Recorder) {
         }
         if !recorder.is_finished() {
             recorder.python.retry_call(recorder.elapsed_ns());
+            holders::retry(recorder);
         }
         recorder.interner.sources.write(&recorder.log);
         recorder.log.file().fault_ahead();

@@ -1,10 +1,10 @@
-//! Shortest paths from the root to objects. The order of the edges decides between paths of the same length.
+//! Shortest paths from the root to objects, without calls that are about to return. The order of the edges decides between paths of the same length.
 
 use std::collections::VecDeque;
 
 use super::PathStep;
 use crate::dominators::UNREACHED;
-use crate::graph::{HeapGraph, Node, ROOT};
+use crate::graph::{HeapGraph, Node, NodeKind, ROOT};
 
 /// For each node, the reference by which the shortest path arrives.
 pub(super) struct Paths {
@@ -22,7 +22,8 @@ impl Paths {
         while let Some(node) = waiting.pop_front() {
             for &index in &leaving[node as usize] {
                 let to = graph.edges[index as usize].to;
-                if to != ROOT && arrivals[to as usize] == UNREACHED {
+                let is_call = graph.nodes[to as usize].kind == NodeKind::Call;
+                if to != ROOT && !is_call && arrivals[to as usize] == UNREACHED {
                     arrivals[to as usize] = index;
                     waiting.push_back(to);
                 }

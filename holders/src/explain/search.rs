@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use super::paths::Paths;
 use super::{Holder, Memory, PathStep};
 use crate::dominators::{DominatorTree, UNREACHED};
-use crate::graph::{EdgeKind, HeapGraph, NodeKind, ROOT};
+use crate::graph::{Edge, EdgeKind, HeapGraph, Node, NodeKind, ROOT};
 
 /// An object is followed to one that it holds if that one keeps this share of the bytes, in percent.
 const FOLLOWED_PERCENT: u64 = 80;
@@ -13,10 +13,27 @@ const FOLLOWED_PERCENT: u64 = 80;
 const NAMED_PERCENT: u64 = 10;
 /// Names that together hold memory are listed up to this number.
 const MAX_NAMES: usize = 8;
+/// Groups of nodes that share blocks, the largest, for which names are searched.
+const MAX_OWNERS: usize = 512;
 
 /// Returns true for a frame whose call is about to return.
 fn is_call(graph: &HeapGraph, node: u32) -> bool {
     graph.nodes[node as usize].kind == NodeKind::Call
+}
+
+/// Joins groups that share a name.
+fn joined(given: impl Iterator<Item = (HashSet<usize>, u64)>) -> Vec<(HashSet<usize>, u64)> {
+    let mut groups: Vec<(HashSet<usize>, u64)> = Vec::new();
+    for mut group in given {
+        let (same, apart) = groups.into_iter().partition::<Vec<_>, _>(|known| !known.0.is_disjoint(&group.0));
+        for (names, bytes) in same {
+            group.0.extend(names);
+            group.1 += bytes;
+        }
+        groups = apart;
+        groups.push(group);
+    }
+    groups
 }
 
 /// The graph with a vertex for each reference and each block: then a dominator may be a name.
@@ -107,18 +124,22 @@ impl<'a> Search<'a> {
         children
     }
 
-    fn node(&self, vertex: u32) -> Option<&crate::graph::Node> {
+    fn node(&self, vertex: u32) -> Option<&Node> {
         self.graph.nodes.get(vertex as usize)
     }
 
-    fn edge(&self, vertex: u32) -> Option<&crate::graph::Edge> {
+    fn edge(&self, vertex: u32) -> Option<&Edge> {
         self.graph.edges.get((vertex as usize).checked_sub(self.graph.nodes.len())?)
     }
 
     fn is_nameable(&self, vertex: u32) -> bool {
         match (self.node(vertex), self.edge(vertex)) {
             (Some(node), _) => node.kind.is_container(),
-            (None, Some(edge)) => self.holds_by_name(edge.from),
+            // An edge to many tensors of a container is no name.
+            (None, Some(edge)) => {
+                self.holds_by_name(edge.from) && self.graph.nodes[edge.to as usize].items == 0
+                    || self.graph.nodes[edge.to as usize].kind.is_container() && self.holds_by_name(edge.from)
+            }
             (None, None) => false,
         }
     }
@@ -140,6 +161,7 @@ impl<'a> Search<'a> {
         use NodeKind::{Class, Frame, Function, Module, Object, Root};
         match self.node(vertex).map(|node| node.kind) {
             Some(Root | Module | Frame | Class | Function) => true,
+            Some(Object) if !self.repeated_keys(vertex, &self.dominated(vertex)).is_empty() => false,
             Some(Object) => {
                 let large = |child: &&u32| self.wanted[**child as usize] * 4 >= self.wanted[vertex as usize];
                 let children = self.children_by_bytes(vertex);
@@ -164,8 +186,9 @@ impl<'a> Search<'a> {
             }
         }
         if enough(rest) {
-            let blocks = self.blocks_below(vertex, &named);
-            found.push(self.together(&blocks, rest));
+            let shared = self.shared(&self.blocks_below(vertex, &named)).into_iter();
+            let enough = shared.filter(|(_, bytes)| enough(*bytes));
+            found.extend(enough.map(|(names, bytes)| self.together(&names, bytes)));
         }
     }
 
@@ -181,19 +204,53 @@ impl<'a> Search<'a> {
         blocks
     }
 
-    /// The names that hold the blocks together.
-    fn together(&self, blocks: &[usize], bytes: u64) -> Holder {
-        let blocks: HashSet<usize> = blocks.iter().copied().collect();
-        let owners = (0..self.graph.nodes.len() as u32)
-            .filter(|node| self.blocks_of[*node as usize].iter().any(|block| blocks.contains(block)));
-        let mut names = self.names_above(owners.collect());
-        names.retain(|name| {
-            let from = self.graph.edges[*name].from;
-            !is_call(self.graph, from) && self.tree.parents[from as usize] != UNREACHED
-        });
-        let releases = self.released_without(&names);
+    /// Groups blocks by the names that hold them, with the bytes of each group.
+    ///
+    /// If no group has half of the bytes, groups that share a name are joined.
+    fn shared(&self, blocks: &[usize]) -> Vec<(HashSet<usize>, u64)> {
+        let mut owners: HashMap<usize, Vec<u32>> = blocks.iter().map(|block| (*block, Vec::new())).collect();
+        for (node, held) in (0..).zip(&self.blocks_of) {
+            for block in held {
+                if let Some(owners) = owners.get_mut(block) {
+                    owners.push(node);
+                }
+            }
+        }
+        let mut by_owners: HashMap<Vec<u32>, u64> = HashMap::new();
+        for (block, owners) in owners {
+            *by_owners.entry(owners).or_default() += self.memory[block].bytes;
+        }
+        let total: u64 = by_owners.values().sum();
+        let mut largest: Vec<(Vec<u32>, u64)> = by_owners.into_iter().collect();
+        largest.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
+        let holders = self.references_to_nodes();
+        let mut by_names: BTreeMap<Vec<usize>, u64> = BTreeMap::new();
+        for (owners, bytes) in largest.into_iter().take(MAX_OWNERS) {
+            let mut names: Vec<usize> = self.names_above(&holders, owners).into_iter().collect();
+            names.sort_unstable();
+            *by_names.entry(names).or_default() += bytes;
+        }
+        let is_clear = by_names.values().any(|bytes| bytes * 2 >= total);
+        let groups = by_names.into_iter().map(|(names, bytes)| (names.into_iter().collect(), bytes));
+        if is_clear { groups.collect() } else { joined(groups) }
+    }
+
+    /// For each node, the references to it that do not end with a call.
+    fn references_to_nodes(&self) -> HashMap<u32, Vec<usize>> {
+        let mut holders: HashMap<u32, Vec<usize>> = HashMap::new();
+        for (index, edge) in self.graph.edges.iter().enumerate() {
+            if !is_call(self.graph, edge.from) && self.tree.parents[edge.from as usize] != UNREACHED {
+                holders.entry(edge.to).or_default().push(index);
+            }
+        }
+        holders
+    }
+
+    /// A holder of these names.
+    fn together(&self, names: &HashSet<usize>, bytes: u64) -> Holder {
+        let releases = self.released_without(names);
         let mut paths = BTreeMap::new();
-        for &name in &names {
+        for &name in names {
             let path = self.paths.to_edge(self.graph, name);
             let text: Vec<&str> = path.iter().map(|step| step.label.as_str()).collect();
             paths.entry(text.join(".")).or_insert(path);
@@ -204,11 +261,7 @@ impl<'a> Search<'a> {
     }
 
     /// The references by which objects with names hold these nodes, directly or through tensors and autograd graphs.
-    fn names_above(&self, mut waiting: Vec<u32>) -> HashSet<usize> {
-        let mut holders: HashMap<u32, Vec<usize>> = HashMap::new();
-        for (index, edge) in self.graph.edges.iter().enumerate() {
-            holders.entry(edge.to).or_default().push(index);
-        }
+    fn names_above(&self, holders: &HashMap<u32, Vec<usize>>, mut waiting: Vec<u32>) -> HashSet<usize> {
         let mut seen: HashSet<u32> = waiting.iter().copied().collect();
         let mut names = HashSet::new();
         while let Some(node) = waiting.pop() {
@@ -325,30 +378,31 @@ impl<'a> Search<'a> {
         found
     }
 
-    /// Keys that occur in several dictionaries below the vertex and hold most of its wanted bytes.
+    /// Keys that occur together in several dictionaries below the vertex and hold most of its wanted bytes.
     fn repeated_keys(&self, vertex: u32, dominated: &[u32]) -> Vec<String> {
-        let mut by_key: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
+        let mut by_dictionary: BTreeMap<u32, Vec<(&str, u64)>> = BTreeMap::new();
         for &below in dominated {
-            let Some(edge) = self.edge(below).filter(|edge| edge.kind == EdgeKind::Item && !edge.label.is_empty())
-            else {
-                continue;
+            let is_key = |edge: &&Edge| {
+                let is_of_dictionary = self.graph.nodes[edge.from as usize].kind == NodeKind::Mapping;
+                is_of_dictionary && edge.kind == EdgeKind::Item && !edge.label.is_empty()
             };
-            let entry = by_key.entry(&edge.label).or_default();
-            *entry = (entry.0 + 1, entry.1 + self.wanted[below as usize]);
+            if let Some(edge) = self.edge(below).filter(is_key) {
+                by_dictionary.entry(edge.from).or_default().push((&edge.label, self.wanted[below as usize]));
+            }
         }
-        let total = self.wanted[vertex as usize];
-        // A key that holds everything is a step of the path, not one of several that grew.
-        let repeated = |(count, bytes): (usize, u64)| count > 1 && bytes * 100 < total * FOLLOWED_PERCENT;
-        let found: Vec<(&str, u64)> = by_key
-            .into_iter()
-            .filter(|(_, sums)| sums.1 > 0 && repeated(*sums))
-            .map(|(key, sums)| (key, sums.1))
-            .collect();
-        let together: u64 = found.iter().map(|(_, bytes)| bytes).sum();
-        if together * 100 < total * FOLLOWED_PERCENT {
-            return Vec::new();
+        let mut by_keys: BTreeMap<Vec<&str>, (usize, u64)> = BTreeMap::new();
+        for mut entries in by_dictionary.into_values() {
+            entries.retain(|(_, bytes)| *bytes > 0);
+            entries.sort_unstable();
+            let bytes: u64 = entries.iter().map(|(_, bytes)| bytes).sum();
+            let sums = by_keys.entry(entries.into_iter().map(|(key, _)| key).collect()).or_default();
+            *sums = (sums.0 + 1, sums.1 + bytes);
         }
-        let mut keys: Vec<String> = found.into_iter().map(|(key, _)| key.to_owned()).collect();
+        let enough = |bytes: u64| bytes * 100 >= self.wanted[vertex as usize] * FOLLOWED_PERCENT;
+        let repeated =
+            by_keys.into_iter().filter(|(keys, (count, bytes))| keys.len() > 1 && *count > 1 && enough(*bytes));
+        let keys = repeated.max_by_key(|(keys, _)| keys.len()).map(|(keys, _)| keys).unwrap_or_default();
+        let mut keys: Vec<String> = keys.into_iter().map(str::to_owned).collect();
         keys.sort_by_key(|key| (key.len(), key.clone()));
         keys
     }

@@ -9,6 +9,15 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
+/// How a child ended without a result: `signal 11`.
+fn ending(status: libc::c_int) -> String {
+    if libc::WIFSIGNALED(status) {
+        format!("signal {}", libc::WTERMSIG(status))
+    } else {
+        format!("exit code {}", libc::WEXITSTATUS(status))
+    }
+}
+
 /// A child at work.
 pub struct Child {
     pid: libc::pid_t,
@@ -74,10 +83,10 @@ unsafe fn run(output: RawFd, work: impl FnOnce(&mut dyn Write)) -> ! {
         libc::dup2(output, 3);
         libc::syscall(libc::SYS_close_range, 4, u32::MAX, 0);
         let mut pipe = File::from_raw_fd(3);
-        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&mut pipe)));
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&mut pipe)));
         // Not `_exit`, which libmemlab intercepts.
         loop {
-            libc::syscall(libc::SYS_exit_group, 0);
+            libc::syscall(libc::SYS_exit_group, i32::from(done.is_err()));
         }
     }
 }
@@ -105,6 +114,9 @@ impl Child {
                 continue;
             }
             match output.read(&mut piece)? {
+                0 if bytes.is_empty() => {
+                    return Err(io::Error::other(format!("the search ended with {}", self.ended())));
+                }
                 0 => return Ok(bytes),
                 count => bytes.extend_from_slice(&piece[..count]),
             }
@@ -112,8 +124,22 @@ impl Child {
     }
 }
 
+impl Child {
+    /// Waits for the end of a child that has closed its pipe.
+    fn ended(&mut self) -> String {
+        let mut status = 0;
+        // SAFETY: as for `drop`, which does not wait again.
+        unsafe { libc::waitpid(self.pid, &raw mut status, libc::__WALL) };
+        self.pid = 0;
+        ending(status)
+    }
+}
+
 impl Drop for Child {
     fn drop(&mut self) {
+        if self.pid == 0 {
+            return;
+        }
         let mut status = 0;
         // SAFETY: the child is ours: it has no exit signal, so no `wait` of the program takes it. After its end the kill
         // reaches a process that is not reaped yet.

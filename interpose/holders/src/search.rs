@@ -75,10 +75,13 @@ unsafe fn add_roots(walk: &mut Walk, api: &Api, interpreter: &Interpreter) {
         let mut thread = (api.PyInterpreterState_ThreadHead)((api.PyInterpreterState_Get)());
         while !thread.is_null() {
             let count = interpreter.walk(interpreter.innermost_of(thread.cast()), &mut raw, &[]);
+            let stack = &raw[..count];
+            // All that a forward refers to is released when it returns.
+            let forward = stack.iter().rposition(|raw| is_module_call(interpreter, raw));
             let mut is_call = true;
-            for raw in &raw[..count] {
+            for (depth, raw) in stack.iter().enumerate() {
                 let owner = owner_of(&interpreter.file(raw.code));
-                is_call &= owner == Owner::PyTorch;
+                is_call = forward.is_some_and(|forward| depth <= forward) || is_call && owner == Owner::PyTorch;
                 frames.push((owner, is_call, *raw));
             }
             thread = (api.PyThreadState_Next)(thread);
@@ -96,6 +99,12 @@ unsafe fn add_roots(walk: &mut Walk, api: &Api, interpreter: &Interpreter) {
     }
 }
 
+/// Returns true for the frame in which PyTorch calls a module's forward.
+fn is_module_call(interpreter: &Interpreter, raw: &RawFrame) -> bool {
+    interpreter.name(raw.code).ends_with("_call_impl")
+        && interpreter.file(raw.code).ends_with("torch/nn/modules/module.py")
+}
+
 /// Whose code a file is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Owner {
@@ -107,8 +116,8 @@ enum Owner {
 
 fn owner_of(file: &str) -> Owner {
     let is_installed = file.contains("/site-packages/") || file.contains("/dist-packages/");
-    // memlab's own function that asks for a search.
-    let is_asking = file.ends_with("/memlab/holding.py");
+    // memlab's agent, and its function that asks for a search.
+    let is_asking = file.starts_with("<memlab") || file.ends_with("/memlab/holding.py");
     if is_asking
         || file.contains("-packages/torch/")
         || !is_installed && file.contains("/lib/python")
@@ -143,6 +152,11 @@ unsafe fn local_names(api: &Api, interpreter: &Interpreter, code: Object) -> Vec
         all.extend(of(c"co_freevars"));
         all
     }
+}
+
+/// Returns true if a holder of a dictionary or tuple is its owner, or only lists it.
+fn is_owner(walk: &Walk, holder: u32, owner: u32) -> bool {
+    holder == owner || matches!(walk.places[holder as usize], Place::Garbage | Place::Native)
 }
 
 /// Makes a graph of the nodes of a walk that lead to memory.
@@ -200,11 +214,14 @@ impl<'w> Builder<'w> {
                         TypeKind::Function => {
                             [names::attributes(object, *kind), names::closure_cells(self.api, object)]
                         }
+                        TypeKind::Class => [objects::class_dictionary(object), ptr::null_mut()],
                         _ => [names::attributes(object, *kind), ptr::null_mut()],
                     };
                     for part in parts {
                         if let Some(&part) = self.walk.nodes.get(&(part as usize)).filter(|_| !part.is_null())
-                            && holders.get(&part).is_some_and(|holders| holders.iter().all(|holder| *holder == node))
+                            && holders
+                                .get(&part)
+                                .is_some_and(|all| all.iter().all(|holder| is_owner(self.walk, *holder, node)))
                         {
                             self.owners.insert(part, node);
                         }

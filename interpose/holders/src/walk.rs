@@ -239,6 +239,7 @@ impl<'a> Walk<'a> {
             if !is_relevant {
                 return;
             }
+            let reached = self.objects.len() as u32;
             let native = self.add_root(ptr::null_mut(), Place::Native);
             let mut doubtful = Vec::new();
             for (&address, &held) in &unreached {
@@ -251,6 +252,8 @@ impl<'a> Walk<'a> {
                 }
             }
             self.follow();
+            // What the roots reach has names. C mostly refers to it for the time of a call: values on the stacks of frames.
+            self.edges.retain(|edge| edge.0 < native || edge.1 >= reached);
             // The rest may be garbage. Its own references decide.
             let garbage = self.add(ptr::null_mut(), Place::Garbage);
             let first = self.objects.len() as u32;

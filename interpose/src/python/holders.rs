@@ -23,7 +23,7 @@ const END_LIMIT: Duration = Duration::from_secs(3);
 /// Maximum number of searches for growth in one process.
 const MAX_GROWTH_SEARCHES: u32 = 24;
 /// Share of the time since the last search that the next pause may take: one part of this number.
-const PAUSE_SHARE: u64 = 50;
+const PAUSE_SHARE: u64 = 25;
 /// Devices whose growth is watched.
 const MAX_DEVICES: usize = 16;
 
@@ -31,20 +31,26 @@ static LAST_SEARCH: AtomicU32 = AtomicU32::new(0);
 static GROWTH_SEARCHES: AtomicU32 = AtomicU32::new(0);
 /// Time from which the next search for growth may be made.
 static NEXT_SEARCH: AtomicU64 = AtomicU64::new(0);
-/// True while a search runs: others are left out.
-static IS_SEARCHING: AtomicBool = AtomicBool::new(false);
+/// Number of searches that run.
+static RUNNING: AtomicU32 = AtomicU32::new(0);
+/// Maximum number of searches that run at once; others are left out.
+const MAX_RUNNING: u32 = 4;
+/// Number of searches at out-of-memory errors: a program that tries sizes has many.
+static OOM_SEARCHES: AtomicU32 = AtomicU32::new(0);
+const MAX_OOM_SEARCHES: u32 = 12;
 /// True if a search was asked for.
 static IS_REQUESTED: AtomicBool = AtomicBool::new(false);
 /// True if growth was found and no search has followed yet.
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
 
-/// The least allocated memory of a device, over windows of events that double in length.
+/// The least allocated memory of a device, over windows of events that grow by half.
 ///
 /// The allocator's lock is held where this changes.
 struct Floor {
     least: AtomicU64,
     left: AtomicU32,
-    frees: AtomicU32,
+    /// Events of the window that free memory, or allocate it in a forward.
+    telling: AtomicU32,
     window: AtomicU32,
     /// Least memory of the window before, and number of windows in which it has risen since it last did not.
     before: AtomicU64,
@@ -52,9 +58,9 @@ struct Floor {
 }
 
 /// Events of the first window.
-const FIRST_WINDOW: u32 = 64;
+const FIRST_WINDOW: u32 = 32;
 /// Windows in a row whose least memory must have risen.
-const RISEN_WINDOWS: u32 = 2;
+const RISEN_WINDOWS: u32 = 3;
 /// Growth from one window to the next below this is none: 1 MiB.
 const LEAST_GROWTH: u64 = 1 << 20;
 
@@ -62,7 +68,7 @@ static FLOORS: [Floor; MAX_DEVICES] = [const {
     Floor {
         least: AtomicU64::new(u64::MAX),
         left: AtomicU32::new(FIRST_WINDOW),
-        frees: AtomicU32::new(0),
+        telling: AtomicU32::new(0),
         window: AtomicU32::new(FIRST_WINDOW),
         before: AtomicU64::new(u64::MAX),
         risen: AtomicU32::new(0),
@@ -71,15 +77,16 @@ static FLOORS: [Floor; MAX_DEVICES] = [const {
 
 /// Notes the memory that PyTorch has allocated on a device after an event.
 ///
+/// `is_telling`: the event frees memory, or allocates it in a forward: the program does not only load.
 /// Called with the allocator's lock held.
 #[inline]
-pub fn note(recorder: &Recorder, device: i32, allocated: u64, is_free: bool) {
+pub fn note(recorder: &Recorder, device: i32, allocated: u64, is_telling: bool) {
     let Some(floor) = FLOORS.get(device as usize) else { return };
     if allocated < floor.least.load(Ordering::Relaxed) {
         floor.least.store(allocated, Ordering::Relaxed);
     }
-    if is_free {
-        floor.frees.store(floor.frees.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    if is_telling {
+        floor.telling.store(floor.telling.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
     let left = floor.left.load(Ordering::Relaxed) - 1;
     floor.left.store(left, Ordering::Relaxed);
@@ -93,14 +100,15 @@ impl Floor {
     fn close_window(&self, recorder: &Recorder) {
         let window = self.window.load(Ordering::Relaxed);
         let (least, before) = (self.least.swap(u64::MAX, Ordering::Relaxed), self.before.load(Ordering::Relaxed));
-        let frees = self.frees.swap(0, Ordering::Relaxed);
+        let telling = self.telling.swap(0, Ordering::Relaxed);
         self.before.store(least, Ordering::Relaxed);
-        // Where little is freed, the program loads.
-        let has_risen = frees >= window / 4 && least.saturating_sub(before) >= LEAST_GROWTH.max(before / 64);
+        // Where little is freed, and no forward runs, the program loads.
+        let has_risen = telling >= window / 4 && least.saturating_sub(before) >= LEAST_GROWTH.max(before / 64);
         let risen = if has_risen { self.risen.load(Ordering::Relaxed) + 1 } else { 0 };
         self.risen.store(risen, Ordering::Relaxed);
         // While memory grows, the searches follow closely, so that one is made near the end.
-        let next = if risen >= RISEN_WINDOWS { window.saturating_add(window / 4) } else { window.saturating_mul(2) };
+        let next =
+            if risen >= RISEN_WINDOWS { window.saturating_add(window / 4) } else { window.saturating_add(window / 2) };
         self.window.store(next, Ordering::Relaxed);
         self.left.store(next, Ordering::Relaxed);
         if risen >= RISEN_WINDOWS && GROWTH_SEARCHES.load(Ordering::Relaxed) < MAX_GROWTH_SEARCHES {
@@ -110,6 +118,26 @@ impl Floor {
                 recorder.python.schedule();
             }
         }
+    }
+}
+
+/// Asks for the agent again if growth was found and a search may be made now. Called a few times a second.
+pub fn retry(recorder: &Recorder) {
+    if IS_WANTED.load(Ordering::Relaxed) && recorder.elapsed_ns() >= NEXT_SEARCH.load(Ordering::Relaxed) {
+        recorder.python.schedule();
+    }
+}
+
+/// Searches once more if memory grows while the program ends: its last search may be long ago.
+///
+/// # Safety
+///
+/// As for [`search_if_wanted`].
+pub unsafe fn search_at_end(api: &'static Api, recorder: &'static Recorder, interpreter: &'static Interpreter) {
+    let grows = |floor: &Floor| floor.risen.load(Ordering::Relaxed) >= RISEN_WINDOWS;
+    if FLOORS.iter().any(grows) {
+        // SAFETY: as the caller promises.
+        unsafe { search(api, recorder, interpreter, SearchReason::Growth) };
     }
 }
 
@@ -181,7 +209,11 @@ pub unsafe fn search(
     interpreter: &'static Interpreter,
     reason: SearchReason,
 ) -> u32 {
-    if IS_SEARCHING.swap(true, Ordering::AcqRel) {
+    if reason == SearchReason::OutOfMemory && OOM_SEARCHES.fetch_add(1, Ordering::Relaxed) >= MAX_OOM_SEARCHES {
+        return 0;
+    }
+    if RUNNING.fetch_add(1, Ordering::AcqRel) >= MAX_RUNNING {
+        RUNNING.fetch_sub(1, Ordering::AcqRel);
         return 0;
     }
     let number = LAST_SEARCH.fetch_add(1, Ordering::Relaxed) + 1;
@@ -191,8 +223,9 @@ pub unsafe fn search(
     // SAFETY: the copy has this thread only, which holds the GIL.
     let child = unsafe {
         child::spawn(|output| {
+            let started = Instant::now();
             let lines = match interpose_holders::find(api, interpreter) {
-                Some(graph) => encode::holders(number, &graph),
+                Some(graph) => encode::holders(number, &graph, started.elapsed().as_nanos() as u64),
                 None => encode::failed_search(number, "PyTorch is not loaded, or memlab does not know this version"),
             };
             let _ = output.write_all(&lines);
@@ -206,7 +239,7 @@ pub unsafe fn search(
         Ok(child) => background::spawn("memlab holders", move || {
             let _guard = RecursionGuard::enter();
             write_result(recorder, number, child);
-            IS_SEARCHING.store(false, Ordering::Release);
+            RUNNING.fetch_sub(1, Ordering::AcqRel);
         })
         .is_ok(),
         Err(error) => {
@@ -215,7 +248,7 @@ pub unsafe fn search(
         }
     };
     if !is_started {
-        IS_SEARCHING.store(false, Ordering::Release);
+        RUNNING.fetch_sub(1, Ordering::AcqRel);
         return 0;
     }
     number
@@ -224,7 +257,7 @@ pub unsafe fn search(
 fn write_result(recorder: &Recorder, number: u32, child: Child) {
     let lines = match child.read(SEARCH_LIMIT) {
         Ok(lines) if lines.ends_with(b"\n") => lines,
-        Ok(_) => encode::failed_search(number, "the search ended early"),
+        Ok(_) => encode::failed_search(number, "its result is incomplete"),
         Err(error) => encode::failed_search(number, &error.to_string()),
     };
     for line in lines.split_inclusive(|byte| *byte == b'\n') {
@@ -239,14 +272,15 @@ pub fn finish() {
 
 fn wait(limit: Duration) {
     let deadline = Instant::now() + limit;
-    while IS_SEARCHING.load(Ordering::Acquire) && Instant::now() < deadline {
+    while RUNNING.load(Ordering::Acquire) > 0 && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
 /// Called in a forked child, whose memory is another's.
 pub fn reset_in_child() {
-    IS_SEARCHING.store(false, Ordering::Relaxed);
+    RUNNING.store(0, Ordering::Relaxed);
+    OOM_SEARCHES.store(0, Ordering::Relaxed);
     IS_WANTED.store(false, Ordering::Relaxed);
     GROWTH_SEARCHES.store(0, Ordering::Relaxed);
 }

@@ -2,6 +2,8 @@
 
 use std::ffi::c_void;
 
+use memlab_trace::record::{Flags, Phase};
+
 use super::hook::TorchHook;
 use crate::attribution;
 use crate::limit::card;
@@ -55,14 +57,16 @@ pub unsafe extern "C-unwind" fn report_memory_usage(
     if let Some(index) = device.cuda()
         && let Some(session) = enter()
     {
-        holders::note(session.recorder, index, allocated as u64, size < 0);
         card::allocator_keeps(index, reserved.saturating_sub(allocated) as u64);
         panics::catch(|| {
             if size >= 0 {
                 let attribution = attribution::here(session.recorder, session.thread);
                 session.block_allocated(attribution, index, block as u64, size as u64);
+                let is_forward = Flags(attribution.flags).phase() == Phase::Forward;
+                holders::note(session.recorder, index, allocated as u64, is_forward);
             } else {
                 session.block_freed(index, block as u64);
+                holders::note(session.recorder, index, allocated as u64, true);
             }
         });
     }

@@ -21,6 +21,8 @@ pub(crate) struct Search {
     step: u64,
     reason: SearchReason,
     pause_ns: u64,
+    /// Steps ended or iterations begun that growth is compared over, by device.
+    compared: Vec<(i32, u64)>,
     /// Sorted by device and address.
     blocks: Vec<BlockAtSearch>,
     graph: HeapGraph,
@@ -79,9 +81,10 @@ pub(crate) struct Searches {
 impl Searches {
     /// Begins a search: the blocks that are alive now are those in question.
     pub(crate) fn begin(&mut self, begun: &record::HolderSearch, step: u64, devices: &[Option<Box<DeviceState>>]) {
-        let mut blocks = Vec::new();
+        let (mut blocks, mut compared) = (Vec::new(), Vec::new());
         for (device, state) in (0..).zip(devices) {
             let Some(state) = state else { continue };
+            compared.push((device, state.growth.ended));
             blocks.extend(state.blocks.sorted().into_iter().map(|block| BlockAtSearch {
                 device,
                 address: block.address,
@@ -95,6 +98,7 @@ impl Searches {
             step,
             reason: begun.reason,
             pause_ns: begun.pause_ns,
+            compared,
             blocks,
             ..Search::default()
         });
@@ -145,10 +149,12 @@ impl Searches {
         self.list.iter().rev().map(|search| search.failed.as_str()).filter(|failed| !failed.is_empty())
     }
 
-    /// What holds the memory that these stacks allocated on a device, at the search at which most of it was alive.
-    pub(crate) fn of_stacks(&self, device: i32, stacks: &[u32]) -> Option<HeldView> {
+    /// What holds the memory that these stacks allocated on a device, at the search at which most of it was alive, after
+    /// `from` steps or iterations.
+    pub(crate) fn of_stacks(&self, device: i32, stacks: &[u32], from: u64) -> Option<HeldView> {
+        let is_later = |search: &&Arc<Search>| search.compared.iter().any(|(on, ended)| *on == device && *ended > from);
         let is_wanted = |block: &BlockAtSearch| block.device == device && stacks.contains(&block.stack);
-        let complete = self.list.iter().filter(|search| search.is_complete);
+        let complete = self.list.iter().filter(|search| search.is_complete).filter(is_later);
         let (bytes, search) = complete
             .map(|search| (search.bytes(&is_wanted), search))
             .max_by_key(|(bytes, search)| (*bytes, search.number))?;

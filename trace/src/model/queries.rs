@@ -352,11 +352,12 @@ impl Model {
         [over_steps, until_release, over_passes].into_iter().filter_map(|find| find(state, &self.symbols)).collect()
     }
 
-    /// Returns what holds the memory that these stacks allocated on a device, at the search at which most of it was alive.
+    /// Returns what holds the memory that these stacks allocated on a device, at the search at which most of it was alive,
+    /// after `from` steps or iterations.
     ///
     /// `None`: no search found any.
-    pub fn holders_of(&self, device: i32, stacks: &[u32]) -> Option<HeldView> {
-        self.searches.of_stacks(device, stacks)
+    pub fn holders_of(&self, device: i32, stacks: &[u32], from: u64) -> Option<HeldView> {
+        self.searches.of_stacks(device, stacks, from)
     }
 
     /// Returns `Ok` if the search of this number has ended, and the reason if it found nothing; `None`: it runs.

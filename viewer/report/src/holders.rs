@@ -73,7 +73,8 @@ pub fn lines(device: i32, held: &HeldView, directory: &str, columns: usize) -> V
     for holder in holders(held, directory) {
         let bytes = format!("{:>10}", size(holder.bytes));
         lines.extend(wrapped(&bytes, &clean(&holder.what.text()), columns));
-        let release = format!("its release frees {}: {}", size(holder.releases), holder.cure);
+        let cure = if holder.is_avoidable { format!(": {}", holder.cure) } else { String::new() };
+        let release = format!("its release frees {}{cure}", size(holder.releases));
         lines.extend(wrapped("          ", &clean(&release), columns));
     }
     if held.explanation.unreached > 0 {

@@ -43,7 +43,7 @@ pub struct HolderSearch {
 ///
 /// ```
 /// use memlab_format::{decode_line, Record};
-/// let line = br#"{"holders":1,"nodes":[{"kind":"root"},{"kind":"sequence","name":"list","items":240,"memory":[140244]}],"edges":[{"from":0,"to":1,"kind":"global","label":"history","line":12}],"last":true}"#;
+/// let line = br#"{"holders":1,"nodes":[{"kind":"root"},{"kind":"sequence","name":"list","items":240,"memory":[140244]}],"edges":[[0,1,"global","history",12]],"last":true}"#;
 /// let Record::Holders(part) = decode_line(line)? else { panic!() };
 /// assert_eq!((part.nodes.len(), part.edges[0].label.as_str(), part.last), (2, "history", true));
 /// # Ok::<(), memlab_format::DecodeError>(())
@@ -58,10 +58,18 @@ pub struct Holders {
     /// References between objects, by their positions among the nodes of all parts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub edges: Vec<Edge>,
+    /// In the last part: nanoseconds from the start of the search to its end.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub took_ns: u64,
     /// True in the last part.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub last: bool,
     /// In the last part: why the search found nothing. Empty if it succeeded.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub failed: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }

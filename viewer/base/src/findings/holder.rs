@@ -69,7 +69,8 @@ fn view(holder: &Holder, directory: &str) -> HolderView {
     if !place.is_empty() {
         what = what.and(" (").and_code(&place).and(")");
     }
-    if !holder.keys.is_empty() {
+    // Keys distinguish what is in question from the rest of what the holder keeps.
+    if !holder.keys.is_empty() && holder.bytes < holder.releases {
         what = what.and(format!(", keys {}", keys(&holder.keys)));
     }
     if let Some(cycle) = &holder.cycle {

@@ -15,6 +15,8 @@ use crate::text;
 
 /// Maximum number of lines shown for one leak.
 const SHOWN_LINES: usize = 2;
+/// A search is shown if it found at least one part of this number of the growth.
+const MIN_HELD_DIVISOR: u64 = 20;
 /// Maximum number of holders shown for one leak.
 const SHOWN_HOLDERS: usize = 2;
 
@@ -223,13 +225,20 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &Accumulatio
     }
     what = what.and(".");
     let stacks: Vec<u32> = group.stacks.iter().map(|stack| stack.stack).collect();
-    let held = model.holders_of(device.index, &stacks);
+    let from = match *span {
+        AccumulationSpan::Steps { from, .. } | AccumulationSpan::Iterations { from, .. } => from,
+        AccumulationSpan::Released { .. } | AccumulationSpan::Passes => 0,
+    };
+    let held =
+        model.holders_of(device.index, &stacks, from).filter(|held| held.bytes >= group.bytes / MIN_HELD_DIVISOR);
     let when = held.as_ref().map_or_else(String::new, |held| {
-        let time = format::seconds(held.time);
-        if held.step > 0 { format!(" at step {}", held.step - 1) } else { format!(" at {time}") }
+        let time = format::duration(held.time);
+        if held.step > 0 { format!(" at step {}", held.step - 1) } else { format!(" after {time}") }
     });
     let found = held.as_ref().map(|held| holders(held, directory)).unwrap_or_default();
-    for holder in found.iter().take(SHOWN_HOLDERS) {
+    let most = found.first().map_or(0, |holder| holder.bytes);
+    // Much smaller ones are mostly what the program uses at the time of the search.
+    for holder in found.iter().take(SHOWN_HOLDERS).filter(|holder| holder.bytes >= most / 2) {
         what = what
             .and(" Kept by ")
             .join(&holder.what)
