@@ -135,10 +135,10 @@ impl<'a> Search<'a> {
     fn is_nameable(&self, vertex: u32) -> bool {
         match (self.node(vertex), self.edge(vertex)) {
             (Some(node), _) => node.kind.is_container(),
-            // An edge to many tensors of a container is no name.
             (None, Some(edge)) => {
-                self.holds_by_name(edge.from) && self.graph.nodes[edge.to as usize].items == 0
-                    || self.graph.nodes[edge.to as usize].kind.is_container() && self.holds_by_name(edge.from)
+                // An edge to many tensors of a container is no name.
+                let to = &self.graph.nodes[edge.to as usize];
+                self.holds_by_name(edge.from) && (to.kind.is_container() || to.items == 0)
             }
             (None, None) => false,
         }

@@ -245,8 +245,8 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &Accumulatio
             .and(format!("; releasing it frees {}{when}.", size(holder.releases)));
     }
     let next = match found.first() {
-        Some(holder) => holder.cure.clone(),
-        None => next(typical, went_backward).to_owned(),
+        Some(holder) if !is_unused => holder.cure.clone(),
+        _ => next(typical, went_backward).to_owned(),
     };
     Finding { kind: Kind::Leak, device: device.index, bytes: group.bytes, what, next, holders: found }
 }
