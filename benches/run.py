@@ -99,6 +99,10 @@ BENCHES = {
         """,
         needs=("target/tools-venv/.installed",),
     ),
+    "holders": Bench(
+        "Search for what holds memory: the pause of the program, and the time of the search, by the size of the heap.",
+        f"PYTHONPATH=python {SIMULATED} {PYTHON} benches/holders.py",
+    ),
     "feed": Bench(
         "Samples a second of a feeder, beside PyTorch's DataLoader.",
         f"OMP_NUM_THREADS=1 PYTHONPATH=python {SIMULATED} {PYTHON} benches/feeder.py",

@@ -10,6 +10,7 @@ from harness import ROOT, TESTS, Skip
 # Files of tests/, and the selection of their tests (`-k`).
 CHOSEN = {
     "see/test_agent.py": "not out_of_memory",
+    "see/test_holders.py": "",
     "see/test_kinds.py": "not missing_pytorch_function",
     "see/test_interception.py": "without_caching",
     "tools/test_tracker.py": "not two_devices and not without_a_gpu and not whole_card",

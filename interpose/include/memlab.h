@@ -25,6 +25,11 @@ int memlab_offload(double timeout_s, char *error, size_t size);
  * memory to the system; otherwise it is kept for reuse. */
 int memlab_restore(double timeout_s, int free_host, char *error, size_t size);
 
+/* Starts a search for what holds the device memory, and returns its number; 0 if none can be made. Its records
+ * `holder_search` and `holders` (docs/trace-format.md) follow in the recording. The calling thread must hold Python's GIL, and
+ * stands still for some milliseconds. */
+uint32_t memlab_search_holders(char *error, size_t size);
+
 /* Sets the limit of `device` (-1: all devices) to `bytes`; UINT64_MAX removes it. `spill`: 1, memory beyond the limit goes
  * to the host; 0, the allocation fails as on a card of that size; -1, as before. */
 int memlab_limit(int device, uint64_t bytes, int spill, char *error, size_t size);

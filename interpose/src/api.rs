@@ -10,6 +10,7 @@ use crate::control;
 use crate::limit::settings;
 use crate::moved_bytes;
 use crate::mover::operation::{self, MoveRequest};
+use crate::python::holders;
 use crate::ranges;
 use crate::recorder::Recorder;
 use interpose_base::config;
@@ -76,6 +77,23 @@ pub unsafe extern "C" fn memlab_offload(timeout_s: c_double, error: *mut c_char,
     let outcome = panics::catch(|| finish(MoveRequest::Offload, duration(timeout_s)));
     // SAFETY: the caller promises null or room for `size` bytes.
     unsafe { answer(outcome, error, size) }
+}
+
+/// # Safety
+///
+/// The calling thread holds Python's GIL. `error` is null or has room for `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlab_search_holders(error: *mut c_char, size: usize) -> u32 {
+    let outcome = panics::catch(|| {
+        let recorder = Recorder::current().ok_or("nothing has been recorded yet: this process has not used CUDA")?;
+        // SAFETY: the caller holds the GIL, and calls from Python, between two operations of PyTorch.
+        unsafe { holders::search_now(recorder) }
+    });
+    let mut number = 0;
+    let outcome = outcome.map(|found| found.map(|found| number = found));
+    // SAFETY: the caller promises null or room for `size` bytes.
+    unsafe { answer(outcome, error, size) };
+    number
 }
 
 /// # Safety

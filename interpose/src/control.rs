@@ -23,6 +23,7 @@ use crate::moved_bytes;
 use crate::mover;
 use crate::mover::operation::{self, MoveRequest};
 use crate::mover::progress::{self, Progress};
+use crate::python::holders;
 use crate::recorder::Recorder;
 use crate::torch::expected;
 use interpose_base::background;
@@ -62,6 +63,7 @@ fn run(recorder: &'static Recorder) {
         }
         if !recorder.is_finished() {
             recorder.python.retry_call(recorder.elapsed_ns());
+            holders::retry(recorder);
         }
         recorder.interner.sources.write(&recorder.log);
         recorder.log.file().fault_ahead();
@@ -104,6 +106,10 @@ fn answer(request: ControlRequest, recorder: &Recorder) -> Value {
             progress::set_checkpointed(value);
             json!({"ok": true})
         }
+        ControlRequest::Holders => match holders::request(recorder) {
+            Ok(time) => json!({"ok": true, "time_ns": time}),
+            Err(why) => refused(&why),
+        },
         ControlRequest::Limit { device, bytes, on_limit } => {
             settings::set(device, bytes, on_limit);
             json!({"ok": true, "limits": settings::status()})

@@ -6,6 +6,7 @@ pub mod agent;
 mod compiled;
 mod embedded;
 mod frame_evaluation;
+pub mod holders;
 mod native;
 mod program;
 mod stacks;

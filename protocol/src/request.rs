@@ -38,6 +38,8 @@ pub enum ControlRequest {
         bytes: Option<u64>,
         on_limit: Option<OnLimit>,
     },
+    /// Searches for what holds the memory, and writes it to the trace.
+    Holders,
     /// The driver has taken the process's device memory (true), or returned it (false).
     Checkpointed(bool),
 }
@@ -63,6 +65,7 @@ impl ControlRequest {
                 Ok(Self::Restore { timeout: timeout(request)?, free_host })
             }
             "limit" => limit(request),
+            "holders" => Ok(Self::Holders),
             "checkpointed" => {
                 let value = request.get("value").and_then(Value::as_bool);
                 Ok(Self::Checkpointed(value.ok_or("checkpointed needs a value, true or false")?))
@@ -84,6 +87,7 @@ impl ControlRequest {
             }
             Self::Restore { timeout, .. } => json!({"command": "restore", "timeout_ms": milliseconds(*timeout)}),
             Self::Limit { device, bytes, .. } => json!({"command": "limit", "device": device, "bytes": bytes}),
+            Self::Holders => json!({"command": "holders"}),
             Self::Checkpointed(value) => json!({"command": "checkpointed", "value": value}),
         };
         match self {

@@ -801,6 +801,14 @@ def restore(timeout_s: float, free_host: bool) -> None:
 
 _Text = str | None
 
+_HolderRow = tuple[list[str], str, str, int, str, int, int, int, int, int, list[str], str]
+
+def search_holders(
+    device: int | None = None, address: int | None = None, line: tuple[str, int] | None = None
+) -> tuple[list[_HolderRow], int]:
+    """Searches for what holds the memory of the block at `address`, of a line, or all. Returns the holders, and the bytes that
+    no Python object leads to."""
+
 def books_start() -> None: ...
 def books_stop() -> None: ...
 def books_active() -> bool: ...

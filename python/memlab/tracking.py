@@ -126,7 +126,7 @@ class Tracker:
         size, totals = _native.format_size, self.totals()
         return (
             f"<memlab.tracker: {size(totals.allocated)} allocated, {size(totals.reserved)} reserved, "
-            f"{size(totals.used)} used; peak {size(totals.peak_allocated)} allocated>"
+            f"{size(totals.used)} in use; peak {size(totals.peak_allocated)} allocated>"
         )
 
     @property

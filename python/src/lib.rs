@@ -12,7 +12,7 @@
 //! paging::counters, paging::dictionaries, paging::placed
 //! paging::reads
 //! checkpoint, offload_stream, pipeline, plan, recomputation         one file for each part of the loader
-//! line_marks, line_profiles, tracker                queries of the tools in the program
+//! holders, line_marks, line_profiles, tracker       queries of the tools in the program
 //! reporter                                          reports of all tensors
 //! reporter::table                                   tensors with names and memory, by device
 //! reporter::names, reporter::reader, reporter::text
@@ -29,6 +29,7 @@ mod allocator;
 mod arena;
 mod checkpoint;
 mod error;
+mod holders;
 mod library;
 mod line_marks;
 mod line_profiles;
@@ -107,6 +108,7 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
         wrap_pyfunction!(reporter::objects::without, module)?,
         wrap_pyfunction!(reporter::optimizer::optimizer_tensors, module)?,
         wrap_pyfunction!(reporter::text::table_rows, module)?,
+        wrap_pyfunction!(holders::search_holders, module)?,
         wrap_pyfunction!(tracker::books_start, module)?,
         wrap_pyfunction!(tracker::books_stop, module)?,
         wrap_pyfunction!(tracker::books_active, module)?,

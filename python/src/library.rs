@@ -12,6 +12,7 @@ type Read = unsafe extern "C" fn(*mut Position, *mut c_char, usize, *mut c_int) 
 type Output = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> c_int;
 type Status = unsafe extern "C" fn(*mut c_char, usize) -> usize;
 type Offload = unsafe extern "C" fn(c_double, *mut c_char, usize) -> c_int;
+type SearchHolders = unsafe extern "C" fn(*mut c_char, usize) -> u32;
 type Restore = unsafe extern "C" fn(c_double, c_int, *mut c_char, usize) -> c_int;
 
 /// Functions of the library.
@@ -23,6 +24,7 @@ pub struct Library {
     status: Status,
     offload: Offload,
     restore: Restore,
+    search_holders: SearchHolders,
     range_push: unsafe extern "C" fn(*const c_char),
     range_pop: unsafe extern "C" fn(),
     steps: unsafe extern "C" fn() -> u64,
@@ -55,6 +57,16 @@ impl Library {
         static LOADS: AtomicU64 = AtomicU64::new(0);
         let loads = loads();
         if LOADS.swap(loads, Ordering::AcqRel) == loads { None } else { find() }
+    }
+
+    /// Starts a search for what holds the device memory; returns its number. The caller holds the GIL.
+    pub fn search_holders(&self) -> PyResult<u32> {
+        let mut error = [0_u8; 1024];
+        // SAFETY: the function of memlab.h, with memory of the size that is passed; pyo3's functions hold the GIL.
+        match unsafe { (self.search_holders)(error.as_mut_ptr().cast(), error.len()) } {
+            0 => Err(PyRuntimeError::new_err(text(&error))),
+            number => Ok(number),
+        }
     }
 
     /// Enters a range.
@@ -144,6 +156,7 @@ fn find() -> Option<&'static Library> {
             status: std::mem::transmute::<*mut c_void, Status>(function(c"memlab_status")?),
             offload: std::mem::transmute::<*mut c_void, Offload>(function(c"memlab_offload")?),
             restore: std::mem::transmute::<*mut c_void, Restore>(function(c"memlab_restore")?),
+            search_holders: std::mem::transmute::<*mut c_void, SearchHolders>(function(c"memlab_search_holders")?),
             range_push: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*const c_char)>(function(
                 c"memlab_range_push",
             )?),

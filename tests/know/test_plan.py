@@ -251,7 +251,11 @@ def test_lines_that_read_values_back_are_warned_about(memlab):
 @pytest.mark.parametrize(
     ("arguments", "program", "said"),
     [
-        ((), ("-c", FAILING), "ended with exit code 1\nIt printed:\non the way\nno such dataset"),
+        (
+            (),
+            ("-c", FAILING),
+            "exit code 1. Fix the error below, or check with `memlab simulate -- CMD`:\non the way\nno such dataset",
+        ),
         ((), ("-c", "print('hello')"), "did not use a GPU"),
         (("--card", "h1000"), ("-c", "pass"), "h100"),
         (("--batch", "4,4"), (PLANNED, "gan", "--batch", "{batch}"), "use two batch sizes"),

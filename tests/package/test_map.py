@@ -5,7 +5,7 @@ import re
 import tomllib
 from conftest import ROOT
 
-MAP = (ROOT / "CONTRIBUTING.md").read_text().split("## The house")[1].split("## Where to start")[0]
+MAP = (ROOT / "CONTRIBUTING.md").read_text().split("## Repository layout")[1].split("## Where to start")[0]
 FOLDERS = {
     folder.rstrip("/")
     for row in MAP.splitlines()

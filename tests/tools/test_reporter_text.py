@@ -87,5 +87,5 @@ def test_memory_outside_of_pytorch_is_a_line_each():
     outside = [UnseenMemory("other_processes", 512 * MIB), UnseenMemory("context", 256 * MIB)]
     text = lines(report_of(outside=outside))
     # THEN each is a line below the sum of all used memory
-    at = text.index("The used memory on cuda:0: 772.00M")
+    at = text.index("The memory in use on cuda:0: 772.00M")
     assert text[at + 1 : at + 3] == ["other processes 512.00M", "context 256.00M"]

@@ -72,7 +72,7 @@
 //! model::apply                            application of records to the state
 //! model::keyframe                         the state as lines of a trace
 //! model::process_state                    all devices, threads, names
-//! model::ooms                             out-of-memory events
+//! model::ooms, model::holders             out-of-memory events; searches for what holds memory
 //! model::call_tree, model::accumulation   figures by stack
 //! model::gpu_work_views                   work on a device, grouped
 //! model::device_views, model::long_lived  figures of one device; blocks kept over many steps
@@ -105,6 +105,7 @@ mod snapshot_replay;
 
 pub use memlab_format::Record;
 pub use memlab_format::{DecodeError, decode_line, encode, record};
+pub use memlab_holders as holders;
 pub use model::*;
 pub use reader::*;
 pub use replay::{EventKind, EventView, Replay};

@@ -98,6 +98,7 @@ python_api! {
     PyObject_GetAttrString: unsafe extern "C" fn(Object, *const c_char) -> Object;
     PyObject_CallFunctionObjArgs: unsafe extern "C" fn(Object, ...) -> Object;
     PyCFunction_NewEx: unsafe extern "C" fn(*const Method, Object, Object) -> Object;
+    PyLong_AsLongLong: unsafe extern "C" fn(Object) -> i64;
     PyLong_AsUnsignedLongLong: unsafe extern "C" fn(Object) -> u64;
     PyArg_ParseTuple: unsafe extern "C" fn(Object, *const c_char, ...) -> c_int;
     Py_CompileString: unsafe extern "C" fn(*const c_char, *const c_char, c_int) -> Object;
@@ -105,6 +106,9 @@ python_api! {
     PyEval_GetBuiltins: unsafe extern "C" fn() -> Object;
     PyDict_SetItemString: unsafe extern "C" fn(Object, *const c_char, Object) -> c_int;
     PyDict_GetItemString: unsafe extern "C" fn(Object, *const c_char) -> Object;
+    PyDict_Next: unsafe extern "C" fn(Object, *mut isize, *mut Object, *mut Object) -> c_int;
+    PyDict_Size: unsafe extern "C" fn(Object) -> isize;
+    PyUnicode_AsUTF8AndSize: unsafe extern "C" fn(Object, *mut isize) -> *const c_char;
     PyImport_GetModuleDict: unsafe extern "C" fn() -> Object;
     PyList_New: unsafe extern "C" fn(isize) -> Object;
     PyList_Size: unsafe extern "C" fn(Object) -> isize;
@@ -116,6 +120,7 @@ python_api! {
     Py_DecRef: unsafe extern "C" fn(Object);
     PyInterpreterState_Get: unsafe extern "C" fn() -> Object;
     PyInterpreterState_ThreadHead: unsafe extern "C" fn(Object) -> Object;
+    PyTuple_Size: unsafe extern "C" fn(Object) -> isize;
     PyTuple_GetItem: unsafe extern "C" fn(Object, isize) -> Object;
     PyObject_SetItem: unsafe extern "C" fn(Object, Object, Object) -> c_int;
     PyObject_Size: unsafe extern "C" fn(Object) -> isize;

@@ -277,6 +277,18 @@ impl Interpreter {
         }
     }
 
+    /// Returns the object in the frame's slot of this index: a local variable, or the cell of one; or null.
+    pub fn slot(&self, frame: *const u8, index: usize) -> *const u8 {
+        // SAFETY: a live frame has a slot for each local variable of its code.
+        unsafe { (read::<usize>(frame, self.layout.locals + 8 * index) & !7) as *const u8 }
+    }
+
+    /// First line of a code object.
+    pub fn first_line(&self, code: *const u8) -> u32 {
+        // SAFETY: a live code object has its first line there.
+        u32::try_from(unsafe { read::<c_int>(code, self.layout.code_first_line) }).unwrap_or(0)
+    }
+
     /// Returns true if an argument shared with a closure has a cell among those of the other variables (before 3.11),
     /// instead of in its argument slot.
     #[inline]

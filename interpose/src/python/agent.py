@@ -10,7 +10,7 @@ id), frame(id, file, line, function), variables(), arguments(), replicas(), inst
 tag(device, address, category, bytes, root, name, sharding), parallel(json), step_hook(), add_step_hook(hooks, key, code),
 await_backward(seconds), is_in_backward(), forget(address), when_dead(address), take_dead(), software(name, version,
 root), is_compiling(), compilation_is_watched(), compiled_graph(json), compiled_wrapper(path, json),
-compiled_origin(frame), compiled_root(class, variable), package_node(frame), warn(text), run_again(), run_later(),
+compiled_origin(frame), out_of_memory(device, bytes, device_bytes, free_bytes), search_at_end(), compiled_root(class, variable), package_node(frame), warn(text), run_again(), run_later(),
 finish(), hold_signals(), release_signals(), and `reader`, the module.
 """
 
@@ -83,6 +83,9 @@ class Agent:
 
     def attach(self):
         self.register_step_hook()
+        with _Harmless():
+            # What holds the memory when PyTorch is about to raise is known only then: the exception's frames end.
+            self.torch._C._cuda_attach_out_of_memory_observer(self.native.out_of_memory)
         atexit.register(self.native.release_signals)  # Called after `at_exit`: handlers then run outside of memlab's frames.
         atexit.register(self.at_exit)
 
@@ -469,6 +472,7 @@ class Agent:
                         self.heap_searches.reopen()
                         self.name_all([])
                     self.tags.last()
+                    self.native.search_at_end()
             finally:
                 self.native.finish()
 

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::embedded::{GUARDS_SOURCE, none, run_sources, source, started};
 use super::frame_evaluation;
+use super::holders;
 use super::native;
 use super::program;
 use super::stacks::each_stack;
@@ -85,7 +86,7 @@ pub unsafe extern "C" fn run(_: *mut c_void) -> c_int {
 /// # Safety
 ///
 /// The GIL must be held.
-unsafe fn work(api: &Api, recorder: &'static Recorder, interpreter: &'static Interpreter) {
+unsafe fn work(api: &'static Api, recorder: &'static Recorder, interpreter: &'static Interpreter) {
     // SAFETY: the caller holds the GIL.
     unsafe {
         let mut agent = running_agent::get();
@@ -108,6 +109,7 @@ unsafe fn work(api: &Api, recorder: &'static Recorder, interpreter: &'static Int
             }
             running_agent::set(agent);
         }
+        holders::search_if_wanted(api, recorder, interpreter);
         if recorder.python.backward_came.swap(false, Ordering::AcqRel) {
             call(api, agent, c"after_backward");
             if !(api.PyErr_Occurred)().is_null() {
@@ -263,5 +265,6 @@ unsafe fn start(api: &Api) -> Object {
 pub fn reset_in_child() {
     running_agent::set(ptr::null_mut());
     program::reset_in_child();
+    holders::reset_in_child();
     native::reset_in_child();
 }

@@ -4,12 +4,13 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
 
 use memlab_trace::encode::{self, LineBuffer};
-use memlab_trace::record::{CodeKind, Mesh, Stages, TagCategory};
+use memlab_trace::record::{CodeKind, Mesh, SearchReason, Stages, TagCategory};
 use memlab_trace::{Record, decode_line};
 use parking_lot::Mutex;
 
 use super::compiled;
 use super::frame_evaluation;
+use super::holders;
 use super::stacks::{arguments, is_compiling, is_in_backward, replicas, variables};
 use super::step_hook;
 use crate::cuda::driver_memory;
@@ -50,7 +51,7 @@ pub fn reset_in_child() {
     locks::reset_in_child(&HELD_SIGNALS, None);
 }
 
-static METHODS: [Method; 33] = [
+static METHODS: [Method; 35] = [
     method(c"layer", layer),
     method(c"tensorless", tensorless),
     method(c"frame", frame),
@@ -67,6 +68,8 @@ static METHODS: [Method; 33] = [
     method(c"is_in_backward", is_in_backward),
     method(c"await_backward", await_backward),
     method(c"instances", instances),
+    method(c"out_of_memory", out_of_memory),
+    method(c"search_at_end", search_at_end),
     method(c"tag", tag),
     method(c"parallel", parallel),
     method(c"step_hook", step_hook),
@@ -224,6 +227,42 @@ unsafe extern "C" fn add_step_hook(_: Object, arguments: Object) -> Object {
             return ptr::null_mut();
         }
         (api.Py_BuildValue)(c"i".as_ptr(), c_int::from(added))
+    }
+}
+
+/// Called when the interpreter begins to end.
+///
+/// # Safety
+///
+/// Must be called by the interpreter, with the GIL, as a function of a module with positional arguments.
+unsafe extern "C" fn search_at_end(_: Object, _arguments: Object) -> Object {
+    let Some(api) = Api::get() else { return ptr::null_mut() };
+    // SAFETY: called by the interpreter, with the GIL.
+    unsafe {
+        if let Some(recorder) = Recorder::current()
+            && let Some(interpreter) = recorder.python.trusted()
+        {
+            panics::catch(|| holders::search_at_end(api, recorder, interpreter));
+        }
+        (api.Py_BuildValue)(c"".as_ptr())
+    }
+}
+
+/// Called by PyTorch before it raises an out-of-memory error, without its allocator's lock.
+///
+/// # Safety
+///
+/// Must be called by the interpreter, with the GIL, as a function of a module with positional arguments.
+unsafe extern "C" fn out_of_memory(_: Object, _arguments: Object) -> Object {
+    let Some(api) = Api::get() else { return ptr::null_mut() };
+    // SAFETY: called by the interpreter, with the GIL.
+    unsafe {
+        if let Some(recorder) = Recorder::current()
+            && let Some(interpreter) = recorder.python.trusted()
+        {
+            panics::catch(|| holders::search(api, recorder, interpreter, SearchReason::OutOfMemory));
+        }
+        (api.Py_BuildValue)(c"".as_ptr())
     }
 }
 

@@ -8,6 +8,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use super::holders;
 use super::stacks::each_stack;
 use crate::gpu_time;
 use crate::recorder::Recorder;
@@ -107,11 +108,15 @@ unsafe extern "C" fn stepped(_hook: Object, arguments: Object, _keywords: Object
 /// # Safety
 ///
 /// The GIL must be held.
-unsafe fn after_step(api: &Api, optimizer: Object) {
+unsafe fn after_step(api: &'static Api, optimizer: Object) {
     let Some(recorder) = Recorder::current() else { return };
     let thread = Recorder::enter_if_recording().map_or(0, |session| session.thread.id);
     let is_untimed = !gpu_time::includes(recorder.steps());
     gpu_time::begin_step(recorder.step(thread, is_untimed));
+    if let Some(interpreter) = recorder.python.trusted() {
+        // SAFETY: the caller holds the GIL, between two operations of PyTorch.
+        unsafe { holders::search_if_wanted(api, recorder, interpreter) };
+    }
     let agent = running_agent::get();
     if agent.is_null() || optimizer.is_null() {
         return;

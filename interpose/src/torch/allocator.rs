@@ -2,9 +2,12 @@
 
 use std::ffi::c_void;
 
+use memlab_trace::record::{Flags, Phase};
+
 use super::hook::TorchHook;
 use crate::attribution;
 use crate::limit::card;
+use crate::python::holders;
 use crate::recorder::Recorder;
 use interpose_base::panics;
 use interpose_base::symbols::Real;
@@ -59,8 +62,11 @@ pub unsafe extern "C-unwind" fn report_memory_usage(
             if size >= 0 {
                 let attribution = attribution::here(session.recorder, session.thread);
                 session.block_allocated(attribution, index, block as u64, size as u64);
+                let is_forward = Flags(attribution.flags).phase() == Phase::Forward;
+                holders::note(session.recorder, index, allocated as u64, is_forward);
             } else {
                 session.block_freed(index, block as u64);
+                holders::note(session.recorder, index, allocated as u64, true);
             }
         });
     }

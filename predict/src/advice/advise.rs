@@ -43,6 +43,7 @@ pub fn advise(recording: &Recording, target: Option<u64>, leaks: &[Leak]) -> Adv
         reaching: target
             .filter(|target| *target < lifetimes.peak().bytes)
             .and_then(|target| combinations::reaching(&sets, target)),
+        has_gpu_times: times.are_recorded(),
         waits_for_host: times.host_bound_step(),
         batch: target.or_else(|| batch::room(&lifetimes)).and_then(|limit| batch::fitting(&lifetimes, limit)),
         tried: candidates.tried,

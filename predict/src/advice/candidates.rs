@@ -4,7 +4,7 @@ use memlab_units::format::size;
 
 use crate::advice::block_lifetimes::Change;
 use crate::advice::cost::Cost;
-use crate::advice::report::{Advice, Kind, RejectedAdvice};
+use crate::advice::report::{Advice, Figure, Kind, RejectedAdvice};
 
 /// Result of a rule.
 #[derive(Default)]
@@ -24,7 +24,10 @@ impl Candidates {
         } else {
             let (saved, after) = (size(advice.saved_bytes), size(advice.bytes_after));
             let peak = if advice.saved_bytes == 0 { "stays at" } else { "would be" };
-            let because = format!("saves {saved}: the peak {peak} {after} {}", advice.figure.as_str());
+            let because = match advice.figure {
+                Figure::Reserved => format!("saves {saved}: the maximum reserved {peak} {after}"),
+                figure => format!("saves {saved}: the peak {peak} {after} {}", figure.as_str()),
+            };
             self.tried.push(RejectedAdvice { kind: advice.kind, place: advice.place, because });
         }
     }

@@ -71,7 +71,7 @@ impl Figure {
         match self {
             Self::Allocated => "allocated",
             Self::Reserved => "reserved",
-            Self::Used => "used",
+            Self::Used => "in use",
         }
     }
 }
@@ -167,6 +167,9 @@ pub struct AdviceReport {
     pub together: Option<Combination>,
     /// Cheapest combination that reaches the target.
     pub reaching: Option<Combination>,
+    /// True if the run has GPU times, from which costs are computed.
+    #[serde(skip)]
+    pub has_gpu_times: bool,
     /// Median step, if its GPU waits for the host. The cost of a change per step is then unknown.
     pub waits_for_host: Option<HostBoundStep>,
     /// Largest batch that fits into the target, else into the device; `None`: the trace is not sufficient.
@@ -232,6 +235,7 @@ mod tests {
             advice,
             together: None,
             reaching: None,
+            has_gpu_times: true,
             waits_for_host: None,
             batch: None,
             tried: Vec::new(),

@@ -56,6 +56,11 @@ impl Times {
         }
     }
 
+    /// Returns true if the run has GPU times.
+    pub fn are_recorded(&self) -> bool {
+        self.work.is_some()
+    }
+
     /// Returns the median step if its GPU waits for the host.
     ///
     /// The GPU time of a change then does not predict the step time.

@@ -35,7 +35,7 @@ class GpuMemory:
         totals = self.totals
         of = f" of {size(self.total)}" if self.total else ""
         return (
-            f"used {size(totals.used)}{of}, reserved {size(totals.reserved)} (peak {size(totals.peak_reserved)}), "
+            f"in use {size(totals.used)}{of}, reserved {size(totals.reserved)} (peak {size(totals.peak_reserved)}), "
             f"allocated {size(totals.allocated)} (peak {size(totals.peak_allocated)})"
         )
 

@@ -331,6 +331,8 @@ fn decode_definition(line: &[u8]) -> Result<Record<'_>, DecodeError> {
         Some(b"stages") => Record::Stages(serde_json::from_slice(line)?),
         Some(b"trained") => Record::Trained(serde_json::from_slice(line)?),
         Some(b"requests") => Record::Requests(serde_json::from_slice(line)?),
+        Some(b"holder_search") => Record::HolderSearch(serde_json::from_slice(line)?),
+        Some(b"holders") => Record::Holders(serde_json::from_slice(line)?),
         Some(b"warning") => Record::Warning(serde_json::from_slice::<Warning>(line)?.warning),
         Some(b"skip") => Record::Skip(serde_json::from_slice::<Skip>(line)?.skip),
         Some(b"keyframe") => {

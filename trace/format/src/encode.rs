@@ -8,7 +8,9 @@
 mod buffer;
 mod definitions;
 mod events;
+mod holders;
 
 pub use buffer::LineBuffer;
 pub use definitions::*;
 pub use events::*;
+pub use holders::{failed_search, holder_search, holders, holders_part};

@@ -4,12 +4,14 @@
 
 mod definitions;
 mod events;
+mod holders;
 mod parallel;
 mod text;
 mod trained;
 
 pub use definitions::*;
 pub use events::*;
+pub use holders::{HolderSearch, Holders, SearchReason};
 pub use parallel::{Mesh, MeshDimension, Stages};
 pub use text::Text;
 pub use trained::{Loss, Trained};
@@ -56,6 +58,10 @@ pub enum Record<'a> {
     Requests(Requests),
     /// Progress of a training in one optimizer step.
     Trained(Trained),
+    /// A search for what holds memory.
+    HolderSearch(HolderSearch),
+    /// Part of what a search found.
+    Holders(Holders),
     /// Something memlab could not do.
     Warning(String),
     /// The trace is empty up to this byte: `{"skip":536870912}`.

@@ -94,6 +94,12 @@ impl Model {
                     self.warnings.push(warning);
                 }
             }
+            Record::HolderSearch(search) => self.searches.begin(&search, self.steps_ended, &self.devices),
+            Record::Holders(part) => {
+                if self.searches.add_holders(part).is_none() {
+                    self.anomalies.impossible_events += 1;
+                }
+            }
             Record::Keyframe(keyframe) => self.restore(&keyframe),
             // Only the file reader needs the first, only exports the second, and only plans the others.
             Record::Skip(_) | Record::Ran(_) | Record::Requests(_) | Record::ReadBack(_) => {}

@@ -5,6 +5,7 @@ use hashbrown::HashMap;
 use super::anomalies::Anomalies;
 use super::device::DeviceState;
 use super::driver_memory::DriverMemory;
+use super::holders::Searches;
 use super::long_lived::LongLivedScan;
 use super::ooms::Ooms;
 use super::scope::Scope;
@@ -46,6 +47,7 @@ pub struct Model {
     pub(super) steps: Steps,
     pub(super) trainings: Trainings,
     pub(super) ooms: Ooms,
+    pub(super) searches: Searches,
     pub(super) lost_events: u64,
     pub(super) scope: Scope,
 }

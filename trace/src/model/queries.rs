@@ -12,6 +12,7 @@ use super::code_origin::CodeOrigin;
 use super::device::DeviceState;
 use super::device_views::block_layer;
 use super::history_views::{GrowthMoments, OomView, StepView, Timeline, TrainingView};
+use super::holders::HeldView;
 use super::line::Line;
 use super::process_state::{HOST, Model};
 use super::scope::Scope;
@@ -20,7 +21,7 @@ use super::views::{
     AttributionView, BlockLayer, BlockView, CategoryView, DeviceView, DriverAllocationView, DriverView, GpuWorkView,
     LayerView, PrivatePoolView, RangePath, RangeView, SegmentMap, StackView, StepWorkView, TensorView, TotalsView,
 };
-use memlab_format::record::{self, Phase};
+use memlab_format::record::{self, Phase, SearchReason};
 
 impl Model {
     /// Returns the header; `None` before the first line.
@@ -349,6 +350,49 @@ impl Model {
     pub fn accumulations(&self, device: i32) -> Vec<AccumulationView> {
         let Some(state) = self.device_state(device) else { return Vec::new() };
         [over_steps, until_release, over_passes].into_iter().filter_map(|find| find(state, &self.symbols)).collect()
+    }
+
+    /// Returns what holds the memory that these stacks allocated on a device, at the search at which most of it was alive,
+    /// after `from` steps or iterations.
+    ///
+    /// `None`: no search found any.
+    pub fn holders_of(&self, device: i32, stacks: &[u32], from: u64) -> Option<HeldView> {
+        self.searches.of_stacks(device, stacks, from)
+    }
+
+    /// Returns `Ok` if the search of this number has ended, and the reason if it found nothing; `None`: it runs.
+    pub fn search_ended(&self, number: u32) -> Option<Result<(), &str>> {
+        self.searches.ended(number)
+    }
+
+    /// Returns what held the block that contains an address, at the search of this number; `None`: no block does.
+    pub fn holders_of_address(&self, number: u32, address: u64) -> Option<HeldView> {
+        self.searches.of_address(number, address)
+    }
+
+    /// Returns what held the memory of a device that a line allocated, at the search of this number. Without a device: of
+    /// all; without a line: of any. `line` is the end of a path, and a line number.
+    pub fn holders_of_line(&self, number: u32, device: Option<i32>, line: Option<(&str, u32)>) -> Option<HeldView> {
+        let is_of = |stack: u32| {
+            let Some((file, number)) = line else { return true };
+            self.line_of(stack).is_some_and(|of| of.file.ends_with(file) && of.line == Some(number))
+        };
+        self.searches.of_stacks_at(number, &|on, stack| device.is_none_or(|device| device == on) && is_of(stack))
+    }
+
+    /// Returns the time of the latest search for what holds the memory that has ended, in nanoseconds.
+    pub fn last_search(&self) -> Option<u64> {
+        self.searches.last_ended()
+    }
+
+    /// Returns why searches found nothing, the latest first.
+    pub fn failed_searches(&self) -> impl Iterator<Item = &str> {
+        self.searches.failures()
+    }
+
+    /// Returns what held the memory of a device at the latest search, or at the latest for this reason.
+    pub fn holders_at(&self, device: i32, reason: Option<SearchReason>) -> Option<HeldView> {
+        self.searches.at(device, reason)
     }
 
     /// Returns the moments between which growth is compared on a device; `None`: fewer than two so far.

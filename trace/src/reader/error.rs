@@ -70,7 +70,8 @@ impl fmt::Display for ReadError {
         match self {
             Self::Empty { path } => write!(
                 f,
-                "{}: the trace is empty: the process ended before its first CUDA allocation was written",
+                "{}: the trace is empty: the process ended before its first CUDA allocation was written; record again, \
+                 and read the program's own error output",
                 path.display()
             ),
             Self::NotATrace { path } => write!(
@@ -97,7 +98,15 @@ impl fmt::Display for ReadError {
                  it, decompress it with `zstd -d` first",
                 path.display()
             ),
-            Self::Io { path, source } => write!(f, "{}: cannot be read: {source}", path.display()),
+            Self::Io { path, source } if source.kind() == io::ErrorKind::NotFound => {
+                write!(f, "{}: no such file", path.display())
+            }
+            Self::Io { path, source } => {
+                // Without the number of the system's error: ` (os error 21)`.
+                let cause = source.to_string();
+                let cause = cause.split(" (os error ").next().unwrap_or(&cause);
+                write!(f, "{}: cannot be read: {cause}", path.display())
+            }
         }
     }
 }

@@ -79,6 +79,8 @@ pub fn encode_record(record: &Record<'_>) -> Vec<u8> {
         Record::Link(l) => encode::link(b, l.link, l.bytes_per_second),
         Record::Limit(l) => encode::limit(b, l.limit, l.bytes, &l.on_limit),
         Record::Others(o) => encode::others(b, o.others, &o.processes),
+        Record::HolderSearch(search) => return encode::holder_search(search),
+        Record::Holders(part) => return encode::holders_part(part),
         Record::Skip(to) => encode::skip(b, *to),
         Record::Warning(w) => encode::warning(b, w),
         Record::Alloc(a) => {

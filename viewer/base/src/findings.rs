@@ -7,6 +7,7 @@ pub mod advice;
 mod finding;
 mod graph_pools;
 mod headline;
+pub mod holder;
 mod jax_pool;
 mod leak;
 mod pressure;

@@ -203,7 +203,7 @@ pub fn find(path: &Path, model: &Model, moment: NamedMoment, device: Option<i32>
 /// If no such error occurred or it was not retained.
 pub fn oom(kept: &[OomView], count: u64, number: u64) -> Result<&OomView, String> {
     if count == 0 {
-        return Err("this trace has no out-of-memory error".to_owned());
+        return Err("this trace has no out-of-memory error: use @peak or @end".to_owned());
     }
     if number > count {
         let there = if count == 1 { "one: oom".to_owned() } else { format!("{count}: oom:1 to oom:{count}") };

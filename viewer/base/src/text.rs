@@ -168,6 +168,26 @@ pub fn place(line: &Line, directory: &str) -> String {
     line.line.map_or_else(|| file.to_owned(), |number| format!("{file}:{number}"))
 }
 
+/// Maximum width of sentences: longer lines are hard to read.
+const MAX_PROSE_COLUMNS: usize = 110;
+
+/// Wraps text to a width. The first line starts with `mark`; the others are indented equally.
+pub fn wrapped(mark: &str, text: &str, columns: usize) -> Vec<String> {
+    let columns = columns.min(MAX_PROSE_COLUMNS);
+    let indent = " ".repeat(width(mark) + 1);
+    let mut lines = vec![mark.to_owned()];
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if width(line) + 1 + width(word) <= columns => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(format!("{indent}{word}")),
+        }
+    }
+    lines
+}
+
 /// A path as typed in the working directory.
 pub fn typed_path(path: &Path) -> String {
     let here = std::env::current_dir().unwrap_or_default();

@@ -36,6 +36,21 @@ pub fn traces(arguments: &[PathBuf], all_ranks: bool) -> anyhow::Result<Vec<Path
     Ok(traces)
 }
 
+/// Checks that the file exists that an argument of `memlab report` or another such command names.
+///
+/// # Errors
+///
+/// If it does not exist. The message names the command without an argument.
+pub fn check_exists(file: &Path, command: &str) -> anyhow::Result<()> {
+    if file.try_exists().unwrap_or(true) {
+        return Ok(());
+    }
+    let file = file.display();
+    Err(bad_input(format!(
+        "{file}: no such file; without a name, `memlab {command}` opens the newest trace in this folder"
+    )))
+}
+
 /// Ranks among these traces, sorted by rank, if they belong to one job.
 ///
 /// Traces of processes that a rank started are left out, with a note on standard error.

@@ -9,8 +9,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    advise, completions, config, diff, doctor, export, limit, offload, plan, ps, report, restore, serve, simulate, top,
-    view,
+    advise, completions, config, diff, doctor, export, holders, limit, offload, plan, ps, report, restore, serve,
+    simulate, top, view,
 };
 use crate::run;
 use memlab_base::arguments::moments_help;
@@ -32,12 +32,13 @@ Examples:
   memlab run -- python train.py            record a run and print a summary
   memlab run --live -- python train.py     record a run and show the dashboard
   memlab top                               show the dashboard on a running program
-  memlab serve                             show all running programs in a browser; metrics for Prometheus
+  memlab serve                             serve a web page and Prometheus metrics of all running recorded programs
   memlab run --offload -- python train.py  record a run whose memory can be moved
-  memlab offload 4242                      move its GPU memory to host memory; it waits
+  memlab offload 4242                      move the program's GPU memory to host memory; the program waits
   memlab restore 4242                      move it back; the program continues
   memlab report memlab-train-4242.jsonl    report the memory by line and layer
   memlab report --html a.html a.jsonl      write the report as a web page
+  memlab holders 4242                      show which objects keep its memory alive
   memlab advise memlab-train-4242.jsonl    suggest changes that lower its memory
   memlab diff a.jsonl b.jsonl              compare two runs
   memlab export a.jsonl --format csv -o a.csv
@@ -59,10 +60,10 @@ enum Command {
     /// Show the dashboard on recorded traces, finished or still growing.
     #[command(after_help = view::help())]
     View(view::Options),
-    /// Show all recorded programs that are running on a web page, and serve their figures to Prometheus.
+    /// Serve a web page and Prometheus metrics of all running recorded programs.
     #[command(after_help = serve::HELP)]
     Serve(serve::Options),
-    /// List the traced processes of this user.
+    /// List the recorded processes of this user.
     Ps(ps::Options),
     /// Move a running program's GPU memory to host memory; the program waits until you restore it.
     #[command(after_help = offload::HELP)]
@@ -71,6 +72,9 @@ enum Command {
     Restore(restore::Options),
     /// Limit the GPU memory of a running program, or show its limits.
     Limit(limit::Options),
+    /// Show what keeps the GPU memory of a program alive.
+    #[command(after_help = holders::HELP)]
+    Holders(holders::Options),
     /// Run a command on a simulated GPU, without a real one.
     #[command(after_help = simulate::HELP)]
     Simulate(simulate::Options),
@@ -116,6 +120,7 @@ pub fn main() -> ExitCode {
         Command::Offload(options) => offload::run(&options),
         Command::Restore(options) => restore::run(&options),
         Command::Limit(options) => limit::run(&options),
+        Command::Holders(options) => holders::run(&options),
         Command::Simulate(options) => simulate::run(&options),
         Command::Plan(options) => plan::run(&options),
         Command::Config(options) => config::run(&options),

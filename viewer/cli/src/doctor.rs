@@ -10,6 +10,7 @@ mod profiling;
 use std::path::Path;
 
 use self::check::Check;
+pub use self::gpu::NO_DRIVER;
 
 /// Runs all checks.
 ///

@@ -4,6 +4,7 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::iter;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,6 +15,7 @@ use crate::run::ExitOutcome;
 use memlab_base::error::{StartError, bad_input};
 use memlab_base::preload::{find_library, ld_preload};
 use memlab_base::simulation::{Simulation, joined};
+use memlab_base::text;
 
 /// Placeholder for the batch size in the command.
 pub const BATCH: &str = "{batch}";
@@ -32,6 +34,9 @@ const STARTUP: [(&str, &str); 5] = [
 
 /// Longest part of a failed program's output to show.
 const SHOWN_OUTPUT_BYTES: u64 = 4000;
+
+/// Longest part of its command line to show.
+const SHOWN_COMMAND_COLUMNS: usize = 60;
 
 /// Records a command at different batch sizes and lengths.
 #[derive(Clone, Debug)]
@@ -57,6 +62,8 @@ pub struct Recorder {
 /// A running program.
 pub struct Running {
     child: Child,
+    /// The command line, shortened for messages.
+    program: String,
     /// The batch or the length, as messages show it: " at batch 8".
     at: String,
     trace: PathBuf,
@@ -115,6 +122,9 @@ impl Recorder {
         STARTUP.iter().try_for_each(|(name, text)| std::fs::write(startup.join(name), text))?;
         let _ = std::fs::remove_file(&trace);
 
+        let words: Vec<String> =
+            iter::once(program).chain(arguments).map(|word| word.to_string_lossy().into_owned()).collect();
+        let shown = text::fit(&text::short_command(&words), SHOWN_COMMAND_COLUMNS, "…").into_owned();
         let mut command = Command::new(program);
         command.args(arguments);
         if let Some(simulation) = &self.simulation {
@@ -141,7 +151,7 @@ impl Recorder {
         let file = File::create(&output)?;
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         let child = command.spawn().map_err(|error| StartError::of(&command, &error))?;
-        Ok(Running { child, at, trace, output })
+        Ok(Running { child, program: shown, at, trace, output })
     }
 }
 
@@ -158,7 +168,7 @@ impl Running {
             Err(error) => return Err(self.failed(ended, &error)),
         };
         if ended != ExitOutcome::Code(0) && !recording.ran_out_of_memory {
-            return Err(self.error_with_output(&format!("ended with {}", ended.describe())));
+            return Err(self.ended_early(ended));
         }
         Ok(recording)
     }
@@ -169,7 +179,17 @@ impl Running {
                 "did not use a GPU. Check that its PyTorch is built for CUDA (torch.version.cuda), and that it uses the device.",
             ),
             (ExitOutcome::Code(0), error) => self.error_with_output(&format!("gives no forecast: {error}")),
-            (ended, _) => self.error_with_output(&format!("ended with {}", ended.describe())),
+            (ended, _) => self.ended_early(ended),
+        }
+    }
+
+    fn ended_early(&self, ended: ExitOutcome) -> anyhow::Error {
+        let ended = format!("`{}` ended with {}", self.program, ended.describe());
+        match last_printed(&self.output).unwrap_or_default().trim() {
+            "" => anyhow::anyhow!("{ended} and printed nothing. Check with `memlab simulate -- CMD`"),
+            printed => {
+                anyhow::anyhow!("{ended}. Fix the error below, or check with `memlab simulate -- CMD`:\n{printed}")
+            }
         }
     }
 

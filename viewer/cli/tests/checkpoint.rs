@@ -78,7 +78,7 @@ fn a_process_without_memlab_is_checkpointed_and_restored() {
     // AND then nothing is left to restore
     let (code, _, err) = driver.memlab(&runtime, &format!("restore {pid}"));
     assert_eq!(code, Some(2));
-    assert!(err.contains("is not traced"), "{err}");
+    assert!(err.contains("is not recorded"), "{err}");
     let (code, _, err) = driver.memlab(&runtime, "offload 4194304 --full");
     assert_eq!(code, Some(2));
     assert!(err.contains("no process 4194304"), "{err}");
@@ -86,7 +86,7 @@ fn a_process_without_memlab_is_checkpointed_and_restored() {
 
 #[test]
 fn a_process_that_memlab_cannot_move_is_checkpointed_by_the_driver() {
-    // GIVEN a traced process started without --offload
+    // GIVEN a recorded process started without --offload
     let (driver, runtime) = (Driver::new(&[]), Runtime::new());
     let why_not = Some("it was started without --offload".to_owned());
     let requests = Movable { why_not, ..Movable::new(4_200_201) }.listen(&runtime);

@@ -183,7 +183,7 @@ fn limits_are_set_shown_and_removed() {
     assert_eq!(out, format!("train.py (PID {PID}) has no limit: set one with `memlab limit {PID} 8GiB`\n"));
     let (code, out, err) = memlab(&runtime, &format!("limit {PID} 8GiB --device 1 --on-limit spill"));
     assert_eq!(code, Some(0), "{err}");
-    assert!(out.starts_with("cuda:1: limit 8.00 GiB, 4.00 GiB used, 0 B spilled"), "{out}");
+    assert!(out.starts_with("cuda:1: limit 8.00 GiB, 4.00 GiB counted, 0 B spilled"), "{out}");
     assert_eq!(memlab(&runtime, &format!("limit {PID} off")).0, Some(0));
     assert_eq!(
         requests.all(),
@@ -229,7 +229,7 @@ fn unreachable_processes_are_reported() {
         assert!(err.contains("no process 4194304"), "{err}");
     }
     let (_, _, err) = memlab(&runtime, &format!("offload {}", std::process::id()));
-    assert!(err.contains("is not traced") && err.contains("--full offloads any CUDA program"), "{err}");
+    assert!(err.contains("is not recorded") && err.contains("--full offloads any CUDA program"), "{err}");
 }
 
 #[test]

@@ -482,7 +482,7 @@ fn a_program_without_pytorch_has_a_peak_of_used_memory() {
     story.used(0, 2 * GIB, 141 * GIB, GIB);
     let mut app = app_on(Screen::Overview, vec![story.process(ProcessState::Recording)]);
     let rows = screen(&mut app, (120, 40));
-    find(&rows, "peak 2.00 GiB used at");
+    find(&rows, "peak 2.00 GiB in use at");
 }
 
 /// A dashboard in each state.

@@ -352,7 +352,7 @@ fn memory_is_offloaded_and_restored_under_the_dashboard() {
 
 #[test]
 fn top_waits_for_a_process() {
-    // GIVEN a process that is not traced (without a name, any traced process would match, even one of another test)
+    // GIVEN a process that is not recorded (without a name, any recorded process would match, even one of another test)
     let pid = std::process::id();
     let story = of_this_process(4);
     let runtime = Runtime::new();
@@ -444,7 +444,7 @@ fn a_live_program_is_watched_to_its_end() {
     // AND its last output is then on the normal screen, and memlab returns its exit code
     let (code, restored, text) = session.end();
     assert_eq!((code, restored), (7, true));
-    assert!(text.contains("first") && text.contains("last") && text.contains("no CUDA memory was allocated"), "{text}");
+    assert!(text.contains("first") && text.contains("last") && text.contains("no trace was written"), "{text}");
 }
 
 #[test]

@@ -9,6 +9,7 @@
 //! plan::answer                                                     a plan, as values
 //! plan::phases, plan::ranks, plan::sequence                        evaluation, saving; one rank of several; steps of different lengths
 //! diff, report                                                     printed comparisons and reports
+//! holders                                                          what holds memory
 //! advice, page                                                     advice on a program; the frame of a web page
 //! export                                                           formats of other programs
 //! ```
@@ -16,6 +17,7 @@
 pub mod advice;
 pub mod diff;
 pub mod export;
+pub mod holders;
 pub mod page;
 pub mod plan;
 pub mod report;

@@ -142,8 +142,8 @@ impl<'a> KeptActivations<'a> {
                 outcome.budget / BUDGET_UNIT
             ),
             because: format!(
-                "Forward keeps up to {} for backward, of which {} stay on the GPU. Each step copies {} to the host and {} \
-                 back. {bus}",
+                "Autograd saves up to {} for backward, of which {} stay on the GPU. Each step copies {} to the host \
+                 and {} back. {bus}",
                 size(self.most),
                 size(outcome.budget),
                 size(outcome.leaving),

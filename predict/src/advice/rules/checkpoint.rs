@@ -56,7 +56,7 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, times: &Times, target: Opti
     match best {
         Some((advice, change)) => candidates.add(advice, Some(change)),
         None if has_modules => {
-            candidates.reject(Kind::Checkpoint, "modules", "they hold no recomputable activations at the peak")
+            candidates.reject(Kind::Checkpoint, "modules", "no module holds recomputable activations at the peak")
         }
         None => {}
     }
@@ -234,8 +234,8 @@ impl<'a> PeakPass<'a> {
                 list_of_names(&chosen),
             ),
             because: format!(
-                "These modules keep {} for backward in the pass with the peak. Recomputing one of them needs up to {}. \
-                 {which}.",
+                "In the iteration with the peak, these layers save {} for backward. Recomputing one of them needs up \
+                 to {}. {which}.",
                 size(kept),
                 size(largest)
             ),

@@ -45,11 +45,13 @@ pub(crate) fn advise(replayed: Option<&Result<AllocatorReplay, String>>, candida
     tried.next().into_iter().for_each(|best| candidates.add(best, None));
     for advice in tried {
         let change = match advice.bytes_after.cmp(&before) {
-            Ordering::Greater => format!("reserves {} more: the peak would be", size(advice.bytes_after - before)),
-            Ordering::Equal => "saves 0 B: the peak stays at".to_owned(),
-            Ordering::Less => format!("saves {}: the peak would be", size(advice.saved_bytes)),
+            Ordering::Greater => {
+                format!("reserves {} more: the maximum reserved would be", size(advice.bytes_after - before))
+            }
+            Ordering::Equal => "saves 0 B: the maximum reserved stays at".to_owned(),
+            Ordering::Less => format!("saves {}: the maximum reserved would be", size(advice.saved_bytes)),
         };
         let after = size(advice.bytes_after);
-        candidates.reject(Kind::Settings, advice.place, format!("{change} {after} reserved"));
+        candidates.reject(Kind::Settings, advice.place, format!("{change} {after}"));
     }
 }

@@ -29,7 +29,7 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, candidates: &mut Candidates
     let saved_bytes = before.saturating_sub(after);
     if saved_bytes < MIN_SAVED_BYTES {
         let saved = size(saved_bytes);
-        candidates.reject(Kind::Workspaces, VARIABLE, format!("saves {saved}: not worth slower matrix products"));
+        candidates.reject(Kind::Workspaces, VARIABLE, format!("saves {saved}, and slows matrix products"));
         return;
     }
     let advice = Advice {

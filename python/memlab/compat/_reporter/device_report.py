@@ -72,7 +72,7 @@ class DeviceReport:
             lines.append(f"The allocated memory on {self.device}: {short_size(self.allocated)}")
             lines += self._difference(row, verbose)
         if self.used is not None:
-            lines += [rule, f"The used memory on {self.device}: {short_size(self.used)}"]
+            lines += [rule, f"The memory in use on {self.device}: {short_size(self.used)}"]
             lines += [row % (what_it_is(entry), "", short_size(entry.nbytes)) for entry in self.outside]
         return [*lines, rule]
 

@@ -49,7 +49,7 @@ def _table(device: DeviceReport) -> str:
         rows.append(_sum("Allocated", "", device.allocated))
     if device.used is not None:
         rows += [_row("outside", [escape(what_it_is(entry)), ""], entry.nbytes, most) for entry in device.outside]
-        rows.append(_sum("Used on the device", "", device.used))
+        rows.append(_sum("In use on the device", "", device.used))
     head = '<tr><th>Element type</th><th>Size</th><th class="number">Used MEM</th><th></th></tr>'
     return f"<table><caption>Storage on {escape(device.device)}</caption>{head}{''.join(rows)}</table>"
 

@@ -10,6 +10,7 @@ use crate::model::device_totals::Totals;
 use crate::model::driver_memory::{DriverCaller, DriverTotals, HeldMemory, Mapping};
 use crate::model::growth::Backwards;
 use crate::model::history_views::{CategoryPoint, GrowthUnit};
+use crate::model::holders::Search;
 use crate::model::ledger::LayerSlot;
 use crate::model::line::Line;
 use crate::model::line_book::{LineSlot, SlotMeaning};
@@ -189,6 +190,7 @@ pub(super) enum KeyframePart {
         to_peak: bool,
         passes: Passes,
     },
+    Search(Search),
     Oom {
         last: bool,
         oom: OomRecord,

@@ -64,6 +64,7 @@ impl Model {
             KeyframePart::TrainingList { trainings } => {
                 self.trainings.list.extend(TrainingRows::default().unpacked(trainings))
             }
+            KeyframePart::Search(search) => self.searches.add(search),
             KeyframePart::Oom { last: false, oom } => self.ooms.first.push(oom),
             KeyframePart::Oom { last: true, oom } => self.ooms.last.push_back(oom),
             KeyframePart::Ooms { count, rest, seen_at } => {

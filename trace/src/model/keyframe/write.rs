@@ -12,6 +12,7 @@ use crate::model::device_totals::OtherProcesses;
 use crate::model::driver_memory::DriverMemory;
 use crate::model::gpu_work::GpuWork;
 use crate::model::growth::Growth;
+use crate::model::holders::Search;
 use crate::model::line::Line;
 use crate::model::ooms::Ooms;
 use crate::model::passes::{Accumulation, Passes};
@@ -82,6 +83,9 @@ impl Model {
             }
         }
         write_driver(&mut lines, HOST, &self.host)?;
+        for search in &self.searches.list {
+            lines.put(&KeyframePart::Search(Search::clone(search)))?;
+        }
         for oom in &self.ooms.first {
             lines.put(&KeyframePart::Oom { last: false, oom: oom.clone() })?;
         }
@@ -96,7 +100,8 @@ impl Model {
     ///
     /// Returns false if nothing can be halved.
     pub fn shorten_history(&mut self) -> bool {
-        let mut shortened = self.steps.shorten() | self.trainings.shorten() | self.ooms.shorten();
+        let mut shortened =
+            self.steps.shorten() | self.trainings.shorten() | self.ooms.shorten() | self.searches.shorten();
         for device in self.devices.iter_mut().flatten() {
             shortened |= device.steps.shorten() | device.growth.shorten();
             shortened |= device.timeline.points.shorten() | device.category_timeline.shorten();

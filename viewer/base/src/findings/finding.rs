@@ -3,6 +3,7 @@
 use memlab_trace::DeviceView;
 use memlab_units::format::size;
 
+use super::holder::HolderView;
 use super::words::Words;
 
 /// Subject of a finding, in order of urgency.
@@ -76,6 +77,8 @@ pub struct Finding {
     pub what: Words,
     /// Next action.
     pub next: String,
+    /// What keeps the memory alive, if a search found it.
+    pub holders: Vec<HolderView>,
 }
 
 /// True if bytes are significant: at least a hundredth of the peak.

@@ -90,5 +90,12 @@ pub(super) fn graph_pools(model: &Model, device: &DeviceView, several: bool) -> 
         next.push(format!("The graphs of {} are gone: torch.cuda.empty_cache() frees it.", size(released)));
     }
     let next = next.join(" ");
-    Some(Finding { kind: Kind::GraphPools, device: device.index, bytes, what: what.and("."), next })
+    Some(Finding {
+        kind: Kind::GraphPools,
+        device: device.index,
+        bytes,
+        what: what.and("."),
+        next,
+        holders: Vec::new(),
+    })
 }

@@ -28,5 +28,6 @@ pub(super) fn jax_pool(model: &Model, device: &DeviceView, several: bool) -> Opt
         next: "Set XLA_PYTHON_CLIENT_PREALLOCATE=false to allocate on demand, or XLA_PYTHON_CLIENT_MEM_FRACTION=.25 to \
                reserve a quarter of the card. jax.profiler.save_device_memory_profile records the memory of each line."
             .to_owned(),
+        holders: Vec::new(),
     })
 }

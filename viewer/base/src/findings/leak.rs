@@ -8,12 +8,17 @@ use memlab_units::format::{self, size};
 
 use super::advice::GrowingLine;
 use super::finding::{Finding, Kind, is_significant, on};
+use super::holder::holders;
 use super::words::Words;
 use crate::category::category_names;
 use crate::text;
 
 /// Maximum number of lines shown for one leak.
 const SHOWN_LINES: usize = 2;
+/// A search is shown if it found at least one part of this number of the growth.
+const MIN_HELD_DIVISOR: u64 = 20;
+/// Maximum number of holders shown for one leak.
+const SHOWN_HOLDERS: usize = 2;
 
 /// Memory that accumulated at one call site outside of modules.
 struct Group {
@@ -197,7 +202,14 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &Accumulatio
     let is_unused = is_graph(typical) && !went_backward;
     let is_result = typical.category == Category::Activation && group.is_forward && !is_unused;
     let name = if is_result { "results" } else { category_names(typical.category).0 };
-    what = what.and(format!(". These are {name}"));
+    let alike = group.stacks.iter().filter(|stack| stack.category == typical.category);
+    let alike_bytes = alike.fold(0_u64, |sum, stack| sum.saturating_add(stack.bytes));
+    let of_all = match by_line.len() {
+        ..2 => "These are",
+        _ if alike_bytes > group.bytes / 2 => "Most are",
+        _ => "Among them are",
+    };
+    what = what.and(format!(". {of_all} {name}"));
     // A caller equal to the growing line is not repeated.
     let caller = group.caller.as_ref().filter(|line| most != Some(*line)).map(|line| place(line, directory));
     what = match (caller, group.is_forward) {
@@ -209,15 +221,34 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &Accumulatio
     if is_unused {
         what = what.and("; backward never uses them");
     } else if group.is_forward && went_backward {
-        what = what.and("; they stay allocated after backward has used them");
+        what = what.and("; they stay allocated after backward");
     }
-    Finding {
-        kind: Kind::Leak,
-        device: device.index,
-        bytes: group.bytes,
-        what: what.and("."),
-        next: next(typical, went_backward).to_owned(),
+    what = what.and(".");
+    let stacks: Vec<u32> = group.stacks.iter().map(|stack| stack.stack).collect();
+    let from = match *span {
+        AccumulationSpan::Steps { from, .. } | AccumulationSpan::Iterations { from, .. } => from,
+        AccumulationSpan::Released { .. } | AccumulationSpan::Passes => 0,
+    };
+    let held =
+        model.holders_of(device.index, &stacks, from).filter(|held| held.bytes >= group.bytes / MIN_HELD_DIVISOR);
+    let when = held.as_ref().map_or_else(String::new, |held| {
+        let time = format::duration(held.time);
+        if held.step > 0 { format!(" at step {}", held.step - 1) } else { format!(" after {time}") }
+    });
+    let found = held.as_ref().map(|held| holders(held, directory)).unwrap_or_default();
+    let most = found.first().map_or(0, |holder| holder.bytes);
+    // Much smaller ones are mostly what the program uses at the time of the search.
+    for holder in found.iter().take(SHOWN_HOLDERS).filter(|holder| holder.bytes >= most / 2) {
+        what = what
+            .and(" Kept by ")
+            .join(&holder.what)
+            .and(format!("; releasing it frees {}{when}.", size(holder.releases)));
     }
+    let next = match found.first() {
+        Some(holder) if !is_unused => holder.cure.clone(),
+        _ => next(typical, went_backward).to_owned(),
+    };
+    Finding { kind: Kind::Leak, device: device.index, bytes: group.bytes, what, next, holders: found }
 }
 
 /// Growth of `bytes` with its span: `57.0 MiB from the end of step 1 to the end of step 39 (1.50 MiB a step)`.
@@ -257,7 +288,8 @@ fn next(typical: &StackAccumulation, went_backward: bool) -> &'static str {
              tensors for backward."
         }
         Category::Activation if typical.makes_graph => {
-            "The tensors outlive the step: keep numbers (.item()) or CPU copies (.detach().cpu()) instead."
+            "An object still refers to these tensors after the step. Find the list, dict or attribute that collects \
+             them; store `.item()` or `.detach().cpu()` there."
         }
         Category::Activation => {
             "Results stay on the device: keep numbers (.item()) or CPU copies (.cpu()), and drop the tensors."

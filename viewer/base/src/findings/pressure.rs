@@ -1,11 +1,13 @@
 //! Limits on available memory: a full device, spilling to the host, other processes, and memory that the allocator
 //! retains.
 
+use memlab_trace::record::SearchReason;
 use memlab_trace::{Category, DeviceView, Model, OomView};
 use memlab_units::format::{self, size};
 
 use super::advice::{self, GrowingLine};
 use super::finding::{Finding, Kind, is_significant, on, processes};
+use super::holder::holders;
 use super::leak;
 use super::words::Words;
 use crate::text;
@@ -43,7 +45,18 @@ pub fn out_of_memory(model: &Model, device: &DeviceView, several: bool) -> Optio
         .into_iter()
         .next()
         .unwrap_or_else(|| "Use a smaller batch, a smaller model, or a larger device.".to_owned());
-    Some(Finding { kind: Kind::OutOfMemory, device: device.index, bytes: oom.requested_bytes, what, next })
+    let held = model.holders_at(device.index, Some(SearchReason::OutOfMemory));
+    let holders = held.as_ref().map(|held| holders(held, directory)).unwrap_or_default();
+    let avoidable = holders.iter().find(|holder| holder.is_avoidable && is_significant(holder.releases, device));
+    let next = match avoidable {
+        Some(holder) => {
+            what = what.and(" Kept by ").join(&holder.what);
+            what = what.and(format!("; releasing it would have freed {}.", size(holder.releases)));
+            holder.cure.clone()
+        }
+        None => next,
+    };
+    Some(Finding { kind: Kind::OutOfMemory, device: device.index, bytes: oom.requested_bytes, what, next, holders })
 }
 
 /// Line that grows most, with its growth per step, for advice.
@@ -66,7 +79,7 @@ pub(super) fn spilling(device: &DeviceView, several: bool) -> Option<Finding> {
     ));
     let next =
         format!("Raise the limit to {} or more, or reduce the memory in use.", size(limit.saturating_add(bytes)));
-    Some(Finding { kind: Kind::Spilling, device: device.index, bytes, what, next })
+    Some(Finding { kind: Kind::Spilling, device: device.index, bytes, what, next, holders: Vec::new() })
 }
 
 /// Finding on memory of other processes at the peak. After an out-of-memory error, it covers small amounts too.
@@ -92,7 +105,14 @@ pub(super) fn others(model: &Model, device: &DeviceView, several: bool, is_out_o
     let next = "End them, or use another device (CUDA_VISIBLE_DEVICES); nvidia-smi names them. A rank without \
          torch.cuda.set_device shows up like this on device 0."
         .to_owned();
-    Some(Finding { kind: Kind::OtherProcesses, device: device.index, bytes, what: what.and("."), next })
+    Some(Finding {
+        kind: Kind::OtherProcesses,
+        device: device.index,
+        bytes,
+        what: what.and("."),
+        next,
+        holders: Vec::new(),
+    })
 }
 
 /// Finding on unallocated reserved memory at the peak, outside private pools of CUDA graphs.
@@ -117,5 +137,12 @@ pub(super) fn fragmentation(model: &Model, device: &DeviceView, several: bool) -
     } else {
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True makes it usable for other sizes; fewer different shapes also help."
     };
-    Some(Finding { kind: Kind::Fragmentation, device: device.index, bytes, what, next: next.to_owned() })
+    Some(Finding {
+        kind: Kind::Fragmentation,
+        device: device.index,
+        bytes,
+        what,
+        next: next.to_owned(),
+        holders: Vec::new(),
+    })
 }

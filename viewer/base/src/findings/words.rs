@@ -42,6 +42,13 @@ impl Words {
         self
     }
 
+    /// Appends the parts of another sentence.
+    #[must_use]
+    pub fn join(mut self, other: &Self) -> Self {
+        self.0.extend(other.0.iter().cloned());
+        self
+    }
+
     /// Parts of the sentence.
     pub fn parts(&self) -> &[Word] {
         &self.0

@@ -46,6 +46,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let [file] = &*trace_files::traces(&files, false)? else {
         return Err(bad_input("name one trace"));
     };
+    trace_files::check_exists(file, "advise")?;
     let advices =
         progress::announce("trying changes", || advice::of(file, options.target, None)).map_err(
             |error| match error {

@@ -43,8 +43,7 @@ pub struct Options {
     /// Compare this device [default: in each trace the device with the highest peak].
     #[arg(long, value_name = "N")]
     device: Option<i32>,
-    /// Also show library lines: the innermost line of each stack, in your code or a library [default: where your lines only
-    /// call libraries].
+    /// Attribute memory to library lines instead of your lines [default: auto; alone: always].
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "always")]
     libraries: Option<Libraries>,
 }

@@ -7,7 +7,7 @@ use rustix::system::uname;
 use serde_json::json;
 
 use crate::doctor::check::{Check, CheckState};
-use crate::doctor::examine;
+use crate::doctor::{NO_DRIVER, examine};
 use memlab_base::table::aligned;
 use memlab_base::text::{Color, Style};
 use memlab_base::{json, output, text};
@@ -34,8 +34,7 @@ pub struct Options {
 /// If programs cannot be recorded here.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let checks = examine();
-    let lacking: Vec<&str> =
-        checks.iter().filter(|check| check.state == CheckState::Cannot).map(|check| check.name).collect();
+    let lacking: Vec<&Check> = checks.iter().filter(|check| check.state == CheckState::Cannot).collect();
     let style = Style::of_output();
     let mut output = output::styled_stdout(style);
     if options.json {
@@ -54,7 +53,20 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     if lacking.is_empty() {
         return Ok(());
     }
-    Err(anyhow::anyhow!("programs cannot be recorded here, because of: {}", lacking.join(", ")))
+    Err(anyhow::anyhow!("Programs cannot be recorded here: {}", causes(&lacking)))
+}
+
+/// Names the checks that make recording impossible, and what to do.
+fn causes(lacking: &[&Check]) -> String {
+    match lacking {
+        [only] if only.found.starts_with(NO_DRIVER) => {
+            "no CUDA driver. Use `memlab simulate -- memlab run -- …`, or run on the machine with the GPU.".to_owned()
+        }
+        _ => {
+            let names: Vec<&str> = lacking.iter().map(|check| check.name).collect();
+            format!("{}. Follow the advice of each check marked `cannot`.", names.join(", "))
+        }
+    }
 }
 
 /// Name of the operating system and its kernel release.
@@ -107,6 +119,10 @@ mod tests {
         cannot   CUDA driver  there is none
                               → run memlab elsewhere
         ");
+        let [.., driver] = &checks;
+        assert_eq!(causes(&[driver]), "CUDA driver. Follow the advice of each check marked `cannot`.");
+        let none = Check::cannot("CUDA driver", format!("{NO_DRIVER} (libcuda.so.1: no such file)"), "");
+        assert!(causes(&[&none]).starts_with("no CUDA driver. Use `memlab simulate"));
         assert!(table(&checks, true).starts_with("\u{1b}[32mok     \u{1b}[0m  C library"));
     }
 }

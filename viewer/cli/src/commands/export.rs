@@ -62,8 +62,7 @@ pub struct Options {
     /// memory_viz: number of latest events to write.
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     events: usize,
-    /// csv, json, perfetto: also name library lines, the innermost line of each stack in your code or a library [default:
-    /// where your lines only call libraries].
+    /// csv, json, perfetto: attribute memory to library lines instead of your lines [default: auto; alone: always].
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "always")]
     libraries: Option<Libraries>,
 }

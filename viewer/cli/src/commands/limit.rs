@@ -80,7 +80,7 @@ fn table(status: &Status, device: Option<u32>) -> String {
     for limit in status.limits.iter().filter(wanted) {
         let LimitStatus { device, limit_bytes, used_bytes, spilled_bytes, on_limit } = limit;
         let most = limit_bytes.map_or_else(|| "no limit".to_owned(), |bytes| format!("limit {}", size(bytes)));
-        let _ = write!(text, "cuda:{device}: {most}, {} used", size(*used_bytes));
+        let _ = write!(text, "cuda:{device}: {most}, {} counted", size(*used_bytes));
         if *spilled_bytes > 0 || *on_limit == OnLimit::Spill {
             let _ = write!(text, ", {} spilled to host memory", size(*spilled_bytes));
         }
@@ -120,8 +120,8 @@ mod tests {
             Status { pid: 42, command: vec!["train".into()], limits: vec![limit, spilling], ..Status::default() };
         assert_eq!(
             table(&status, None),
-            "cuda:0: limit 8.00 GiB, 4.00 GiB used; beyond it allocations fail (oom)\n\
-             cuda:1: limit 8.00 GiB, 4.00 GiB used, 1.00 GiB spilled to host memory; beyond it allocations use host memory (spill)\n"
+            "cuda:0: limit 8.00 GiB, 4.00 GiB counted; beyond it allocations fail (oom)\n\
+             cuda:1: limit 8.00 GiB, 4.00 GiB counted, 1.00 GiB spilled to host memory; beyond it allocations use host memory (spill)\n"
         );
         assert_eq!(
             table(&status, Some(2)),

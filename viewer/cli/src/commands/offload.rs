@@ -280,7 +280,7 @@ pub fn target(pid: u32, found: Option<(Process, Status)>) -> anyhow::Result<Targ
     match found {
         Some((process, status)) => Ok(Target { pid, who: status.who(), process: Some(process) }),
         None if memlab_follow::offload::control::owner(pid).is_none() => {
-            Err(bad_input(format!("no process {pid}: `memlab ps` lists traced processes")))
+            Err(bad_input(format!("no process {pid}: `memlab ps` lists recorded processes")))
         }
         None => Ok(Target { pid, who: format!("process {pid}"), process: None }),
     }

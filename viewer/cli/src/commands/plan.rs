@@ -61,7 +61,8 @@ pub struct Options {
     /// The card to plan for: its name (`memlab simulate --list`) or its memory (such as 24GiB).
     #[arg(long, value_name = "CARD", default_value = "h100", value_parser = card)]
     card: Card,
-    /// The two batch sizes at which to run the program, or those of the two traces.
+    /// The two batch sizes at which to run the program, or those of the two traces. With --lengths: the one batch size
+    /// of all steps.
     #[arg(long, value_name = "N,N", default_value = "8,16", value_parser = batches)]
     batch: Batches,
     /// The batch sizes to forecast [default: chosen automatically].

@@ -1,4 +1,4 @@
-//! `memlab ps`: the traced processes of this user.
+//! `memlab ps`: the recorded processes of this user.
 
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -52,7 +52,7 @@ pub struct Options {
     json: bool,
 }
 
-/// Prints the traced processes.
+/// Prints the recorded processes.
 ///
 /// # Errors
 ///
@@ -63,7 +63,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     if options.json {
         write_pretty(&mut output, &serde_json::json!({ "processes": rows }))?;
     } else if rows.is_empty() {
-        writeln!(output, "no traced process of yours is running: start one with `memlab run -- CMD`")?;
+        writeln!(output, "no recorded process is running: start one with `memlab run -- CMD`")?;
     } else {
         output.write_all(table(&rows).as_bytes())?;
         for problem in rows.iter().filter_map(|row| row.problem.as_deref()) {

@@ -37,7 +37,7 @@ pub struct Options {
     /// Write a self-contained web page about one trace or job (- for standard output).
     #[arg(long, value_name = "OUT", conflicts_with = "json")]
     html: Option<PathBuf>,
-    /// Name the innermost line of each stack, also if it is in a library; without it, your innermost line [default: auto].
+    /// Attribute memory to library lines instead of your lines [default: auto; alone: always].
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "always")]
     libraries: Option<Libraries>,
 }
@@ -81,6 +81,7 @@ fn subjects(files: &[PathBuf], at: Option<NamedMoment>) -> anyhow::Result<Vec<Su
     let mut traces = Vec::new();
     for (path, moment) in named {
         let found = trace_files::traces(&[path], is_whole)?;
+        found.iter().try_for_each(|trace| trace_files::check_exists(trace, "report"))?;
         traces.extend(found.into_iter().map(|trace| (trace, moment)));
     }
     let paths: Vec<PathBuf> = traces.iter().map(|(path, _)| path.clone()).collect();

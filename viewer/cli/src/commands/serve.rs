@@ -1,4 +1,4 @@
-//! `memlab serve`: this user's traced processes on this host, as Prometheus metrics and a live page.
+//! `memlab serve`: this user's recorded processes on this host, as Prometheus metrics and a live page.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
@@ -110,10 +110,9 @@ fn announce(address: SocketAddr, count: usize, access: &Access) {
 
 fn what_is_served(count: usize) -> String {
     match count {
-        0 => "no traced process of yours is running yet: start one with `memlab run -- CMD`, and it appears here"
-            .to_owned(),
-        1 => "serving 1 traced process; new ones appear automatically".to_owned(),
-        count => format!("serving {count} traced processes; new ones appear automatically"),
+        0 => "no recorded process is running yet: start one with `memlab run -- CMD`, and it appears here".to_owned(),
+        1 => "serving 1 recorded process; new ones appear automatically".to_owned(),
+        count => format!("serving {count} recorded processes; new ones appear automatically"),
     }
 }
 

@@ -21,7 +21,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Options of `memlab top`.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Options {
-    /// The process id [default: the only traced process, or all ranks of the only job].
+    /// The process id [default: the only recorded process, or all ranks of the only job].
     #[arg(value_parser = pid)]
     pid: Option<u32>,
     /// Wait until the process exists.
@@ -76,7 +76,7 @@ fn wait_for(pid: Option<u32>) {
         before = now;
         if !said && now == 0 {
             said = true;
-            let whom = pid.map_or_else(|| "a traced process".to_owned(), |pid| format!("process {pid} to use CUDA"));
+            let whom = pid.map_or_else(|| "a recorded process".to_owned(), |pid| format!("process {pid} to use CUDA"));
             output::note(format_args!("waiting for {whom} (Ctrl-C stops)"));
         }
         std::thread::sleep(POLL_INTERVAL);
@@ -92,7 +92,7 @@ fn choose() -> anyhow::Result<Vec<Status>> {
     let statuses: Vec<Status> = control::discover().into_iter().filter_map(|(_, answer)| answer.ok()).collect();
     let Some(first) = statuses.first() else {
         return Err(bad_input(
-            "no traced process of yours is running: start one with `memlab run -- CMD`, or use `memlab top --wait`",
+            "no recorded process is running: start one with `memlab run -- CMD`, or use `memlab top --wait`",
         ));
     };
     let one_job = statuses.iter().all(|status| status.rank.is_some() && status.command == first.command);
@@ -102,7 +102,7 @@ fn choose() -> anyhow::Result<Vec<Status>> {
     if statuses.len() == 1 || one_job && ranks.len() == statuses.len() {
         return Ok(statuses);
     }
-    let mut message = "several traced processes are running: choose one with `memlab top PID`".to_owned();
+    let mut message = "several recorded processes are running: choose one with `memlab top PID`".to_owned();
     for status in &statuses {
         let rank = status.rank.map(|rank| format!(" (rank {rank})")).unwrap_or_default();
         let _ = write!(message, "\n  {:>8}  {}{rank}", status.pid, text::short_command(&status.command));

@@ -87,7 +87,9 @@ fn parse_size(text: &str) -> Result<(u16, u16), String> {
 ///
 /// If a file is not a readable trace.
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    let roster = Roster::open(&trace_files::traces(&options.files, true)?)?;
+    let traces = trace_files::traces(&options.files, true)?;
+    traces.iter().try_for_each(|trace| trace_files::check_exists(trace, "view"))?;
+    let roster = Roster::open(&traces)?;
     if options.once || options.svg.is_some() {
         return picture(roster, options);
     }

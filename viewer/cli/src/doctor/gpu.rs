@@ -21,6 +21,9 @@ const DRIVER_TIMEOUT: Duration = Duration::from_secs(30);
 
 const DRIVER: &str = "CUDA driver";
 
+/// Beginning of the finding on a machine without NVIDIA's driver.
+pub const NO_DRIVER: &str = "no NVIDIA driver was found";
+
 /// Answers of this machine's driver.
 #[derive(Clone, Debug)]
 pub struct Gpu {
@@ -156,10 +159,7 @@ fn no_driver(why: &str, root: &Path) -> Check {
              elsewhere, install the driver's libraries or name their folder in LD_LIBRARY_PATH",
         )
     } else {
-        (
-            "no NVIDIA driver was found",
-            "run memlab where the GPU is, or without one: `memlab simulate -- memlab run -- …`",
-        )
+        (NO_DRIVER, "run memlab where the GPU is, or without one: `memlab simulate -- memlab run -- …`")
     };
     Check::cannot(DRIVER, format!("{found} ({why})"), advice)
 }

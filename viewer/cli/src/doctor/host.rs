@@ -75,7 +75,7 @@ pub fn sockets() -> Check {
         Err(_) => {
             let above = folder.parent().unwrap_or(Path::new("/"));
             match access(above, Access::WRITE_OK | Access::EXEC_OK) {
-                Ok(()) => Check::ok("control sockets", format!("{shown} (created by the first traced process)")),
+                Ok(()) => Check::ok("control sockets", format!("{shown} (created by the first recorded process)")),
                 Err(error) => cannot(
                     format!("{shown} cannot be created ({})", std::io::Error::from(error)),
                     "set XDG_RUNTIME_DIR to a folder of yours".to_owned(),

@@ -17,16 +17,17 @@ Examples:
   memlab run -o 'run-%r.jsonl' --live -- python train.py
   memlab run --notify 'mail -s $MEMLAB_NOTICE ada' -- python train.py
 
-In FILE, %p is the process number, %r the rank, %n the program's name, %h the host.
+In FILE, %p is the process id, %r the rank, %n the program's name, %h the host.
 
 With --live the program gets its own terminal, as large as the Output screen. Press Enter on that screen to type to the program \
-(input(), breakpoint()), Esc to return to memlab. Press q, then d, to give the program the whole terminal. The program has no mouse, \
-pictures or clipboard there, and Ctrl-Z does not stop it. Without --live it uses the terminal of memlab.
+(input(), breakpoint()), Esc to return to memlab. Press q, then d, to give the program the whole terminal. Mouse, images and \
+clipboard do not work there, and Ctrl-Z does not stop it. Without --live it uses the terminal of memlab.
 
 --notify runs CMD with sh, in the background, when the program runs out of memory, when memory grows from step to step, and with \
 --notify-free when little is free. It runs once for each process and device, and again when a leak has doubled. The environment of \
 CMD contains MEMLAB_NOTICE (out-of-memory, leak or low-memory), MEMLAB_MESSAGE, MEMLAB_NEXT, MEMLAB_PID, MEMLAB_RANK, MEMLAB_HOST, \
-MEMLAB_DEVICE, MEMLAB_BYTES, MEMLAB_STEPS and MEMLAB_TRACE. Its standard input has the same as JSON. --webhook sends that JSON.
+MEMLAB_DEVICE, MEMLAB_BYTES, MEMLAB_STEPS and MEMLAB_TRACE. CMD reads the same fields as JSON on standard input. \
+--webhook sends that JSON.
 
 memlab exits with the exit code of the program; if a signal ended the program, the same signal ends memlab. Its own exit codes: \
 127 if the program was not found, 126 if it cannot be executed, 2 if memlab cannot do what was requested.";
@@ -67,7 +68,7 @@ pub struct Options {
     /// Record GPU operations and their durations, by line and layer (with NVIDIA's CUPTI).
     #[arg(long)]
     time: bool,
-    /// Record GPU time in one of each N optimizer steps, to slow the program less if its GPU waits for the host.
+    /// Record GPU time in 1 of every N optimizer steps; slows the program less if its GPU waits for the host.
     #[arg(long, requires = "time", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     time_every: Option<u64>,
     /// Write each kernel and copy of the last SECONDS to the trace, or of the whole run (all) [default: 5].
@@ -78,7 +79,7 @@ pub struct Options {
     /// Without =HOW: on.
     #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
     offload: Option<Offload>,
-    /// The most GPU memory the program may have, on each device or by device (such as 8GiB, or 0:8GiB,1:4GiB).
+    /// Maximum GPU memory of the program, on each device or by device (such as 8GiB, or 0:8GiB,1:4GiB).
     #[arg(long, value_name = "SIZE", value_parser = checked_limits)]
     limit: Option<String>,
     /// Action at the limit [default: oom].

@@ -13,7 +13,7 @@ use memlab_trace::{ReadError, Replay, load};
 use super::ending::{append_end, is_ended};
 use super::launch::{ExitOutcome, lock};
 use super::traces::{FoundTrace, TraceFinder, is_gone};
-use super::untraced::{why_cut, why_no_trace};
+use super::untraced::{why_cut, without_trace};
 use memlab_base::clock::{now_unix_ns, patience};
 use memlab_base::output;
 use memlab_base::progress;
@@ -39,8 +39,7 @@ pub fn finish(finder: &Mutex<TraceFinder>, command: &[OsString], ended: ExitOutc
     let program = finder.program();
     finder.scan();
     if finder.found().iter().all(|trace| !trace.path.exists()) {
-        let program = command.first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default();
-        output::note(format_args!("{program}: {}; {}", ended.describe(), why_no_trace(&mut finder, command)));
+        output::note(without_trace(&mut finder, command, ended));
         return;
     }
     for deleted in finder.take_deleted() {
@@ -60,7 +59,10 @@ pub fn finish(finder: &Mutex<TraceFinder>, command: &[OsString], ended: ExitOutc
         let _ = write!(output::stderr(), "{summary}{}", note.unwrap_or_default());
     }
     let all = typed(traces);
-    let _ = writeln!(output::stderr(), "  at the peak: memlab report {all}\n  over time:   memlab view {all}");
+    let _ = writeln!(
+        output::stderr(),
+        "  lines and findings:  memlab report {all}\n  dashboard:           memlab view {all}"
+    );
 }
 
 /// Returns the traces as a user would type them: the folder of a job's traces, unless it is the working directory, else
@@ -172,7 +174,7 @@ fn of_device(words: &mut String, process: &ProcessSnapshot, device: &DeviceSnaps
     if totals.allocations == 0 {
         let _ = writeln!(
             words,
-            "  cuda:{}{name}: peak {} used{of_total} at {}; PyTorch allocated nothing",
+            "  cuda:{}{name}: peak {} in use{of_total} at {}; PyTorch allocated nothing",
             totals.index,
             size(totals.peak_used_bytes),
             format::duration(totals.peak_time),
@@ -181,7 +183,7 @@ fn of_device(words: &mut String, process: &ProcessSnapshot, device: &DeviceSnaps
     }
     let _ = writeln!(
         words,
-        "  cuda:{}{name}: peak {} allocated at {}{step}; at most {} reserved, {} used{of_total}",
+        "  cuda:{}{name}: peak {} allocated at {}{step}; at most {} reserved, {} in use{of_total}",
         totals.index,
         size(totals.peak_allocated_bytes),
         format::duration(totals.peak_time),

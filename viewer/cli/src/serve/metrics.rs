@@ -106,7 +106,7 @@ impl Collector for AllFigures {
         gauge(
             &mut encoder,
             "memlab_processes_left_out",
-            "Running traced processes not listed here: too many, or they do not answer",
+            "Running recorded processes not listed here: too many, or they do not answer",
             None,
             alone(figures.left_out + figures.problems.len()),
         )

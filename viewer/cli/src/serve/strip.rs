@@ -18,7 +18,7 @@ pub fn draw(figures: &Figures, location: impl Fn(u32) -> Option<MemoryLocation>)
     if figures.processes.is_empty() && figures.problems.is_empty() {
         return html! {
             p.empty {
-                "No traced process of yours is running on this machine. Start one with " code { "memlab run -- CMD" }
+                "No recorded process of yours is running on this machine. Start one with " code { "memlab run -- CMD" }
                 ": it appears here when it uses the GPU."
             }
         };
@@ -30,7 +30,7 @@ pub fn draw(figures: &Figures, location: impl Fn(u32) -> Option<MemoryLocation>)
     html! {
         @if running.is_empty() {
             p.note {
-                "No traced process of yours is running now: programs started with " code { "memlab run -- CMD" }
+                "No recorded process of yours is running now: programs started with " code { "memlab run -- CMD" }
                 " appear here."
             }
             // Without running processes, the ended ones are shown open.

@@ -205,6 +205,20 @@ impl Process {
         self.ask(&ControlRequest::Limit { device, bytes, on_limit }).map(|_| ())
     }
 
+    /// Asks for a search for what holds the memory. Returns the trace time from which it may begin, in nanoseconds.
+    ///
+    /// # Errors
+    ///
+    /// If it refuses, or cannot be reached.
+    pub fn search_holders(&self) -> Result<u64, Unreachable> {
+        #[derive(Deserialize)]
+        struct Asked {
+            time_ns: u64,
+        }
+        let asked: Asked = serde_json::from_value(self.ask(&ControlRequest::Holders)?).map_err(nonsense)?;
+        Ok(asked.time_ns)
+    }
+
     /// Notifies the process that the driver has moved its device memory to the host, or restored it.
     ///
     /// # Errors
@@ -257,13 +271,13 @@ impl Unreachable {
     pub fn explain(&self, pid: u32, if_silent: &str) -> String {
         match self {
             Self::NoSocket | Self::Stale => match owner(pid) {
-                None => format!("no process {pid}: `memlab ps` lists traced processes"),
+                None => format!("no process {pid}: `memlab ps` lists recorded processes"),
                 Some(uid) if uid != own_uid() => {
                     format!("process {pid} belongs to another user ({uid}): only that user can watch it")
                 }
                 Some(_) => format!(
-                    "process {pid} is not traced, or has not used CUDA yet: start it with `memlab run -- CMD`; `memlab \
-                     ps` lists traced processes"
+                    "process {pid} is not recorded, or has not used CUDA yet: start it with `memlab run -- CMD`; \
+                     `memlab ps` lists recorded processes"
                 ),
             },
             Self::NotOurs(path) => format!(

@@ -89,7 +89,7 @@ fn key(column: &str) -> &str {
         "offloaded" => "offloaded_bytes",
         "growth" => "growth_bytes",
         "reserved" => "reserved_bytes",
-        "dev. used" => "used_bytes",
+        "in use" => "used_bytes",
         "steps" => "steps_ended",
         "event" => "number",
         "size" => "bytes",

@@ -2,8 +2,7 @@
 
 use memlab_predict::advice::{Advice, AdviceReport, Batch, Combination, Cost, Kind, RejectedAdvice};
 
-use super::sections::wrapped;
-use memlab_base::text::clean;
+use memlab_base::text::{clean, wrapped};
 use memlab_units::format::{self, size};
 
 /// Explanation of the savings and of their order.
@@ -55,7 +54,7 @@ fn costs(Cost { cost_ns, gpu_ns }: Cost, kinds: &[Kind]) -> String {
         _ => "GPU time and waiting for copies",
     };
     match (cost_ns, gpu_ns) {
-        (Some(0), _) => "costs no time".to_owned(),
+        (Some(0), _) => "costs no GPU time".to_owned(),
         (Some(cost), _) => format!("costs {} a step", format::time_spent(cost)),
         (None, Some(0)) => format!("costs no {of}"),
         (None, Some(time)) => format!("costs {} of {of} a step", format::time_spent(time)),
@@ -98,18 +97,25 @@ pub(super) fn conclusions(advices: &AdviceReport) -> Vec<String> {
         (None, _) => {}
     }
     if let Some(batch) = &advices.batch {
-        let (times, more) = match batch.percent {
-            percent if percent == Batch::MAX_PERCENT => (format!("{}", percent / 100), ", and perhaps a larger one,"),
+        let (times, bound) = match batch.percent {
+            percent if percent == Batch::MAX_PERCENT => (format!("{}", percent / 100), " (the largest batch tried)"),
             percent => (format!("{}.{:02}", percent / 100, percent % 100), ""),
         };
         let (limit, after) = (size(batch.limit_bytes), size(batch.bytes_after));
         lines.push(match advices.target_bytes {
-            Some(_) => format!("A batch {times} times as large{more} should reach the target: {after} allocated"),
+            Some(_) => format!("A batch {times} times as large should reach the target{bound}: {after} allocated"),
             None => format!(
-                "A batch {times} times as large{more} should fit: {after} allocated, of {limit} that PyTorch can allocate \
-                 on this device"
+                "A batch {times} times as large should fit{bound}: {after} allocated, of {limit} that PyTorch can \
+                 allocate on this device"
             ),
         });
+    }
+    let is_unknown = |advice: &Advice| advice.cost == Cost::UNKNOWN;
+    if !advices.has_gpu_times && advices.advice.iter().any(is_unknown) {
+        lines.push(
+            "Costs are unknown: the run was recorded without GPU times. Record again with `memlab run --time`"
+                .to_owned(),
+        );
     }
     lines
 }
@@ -138,7 +144,12 @@ pub fn tried(advices: &AdviceReport, columns: usize) -> Vec<String> {
 
 /// A rejected change with the reason.
 pub(super) fn place_of_tried(tried: &RejectedAdvice) -> String {
-    format!("{} ({}): {}", tried.kind.title(), tried.place, tried.because)
+    let RejectedAdvice { kind, place, because } = tried;
+    match (kind, place.as_str()) {
+        // No module qualifies, so the reason names them all.
+        (Kind::Checkpoint, "modules") => format!("{}: {because}", kind.title()),
+        _ => format!("{} ({place}): {because}", kind.title()),
+    }
 }
 
 /// Chapter of a report; empty without advice.

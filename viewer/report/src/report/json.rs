@@ -10,6 +10,7 @@ use memlab_trace::{Category, GpuWorkView, KernelView, LayerWorkView, Line, LineW
 use serde::Serialize;
 
 use crate::advice::AdvisedTrace;
+use crate::holders::HolderRow;
 use memlab_base::findings::{self, Finding};
 use memlab_base::holdings::LayerName;
 use memlab_base::json;
@@ -53,6 +54,8 @@ struct FindingRow {
     /// Description, followed by the next action.
     what: String,
     next: String,
+    /// What keeps the memory alive; empty if no search found it.
+    holders: Vec<HolderRow>,
 }
 
 fn findings(model: &Model) -> Vec<FindingRow> {
@@ -62,6 +65,7 @@ fn findings(model: &Model) -> Vec<FindingRow> {
         bytes: finding.bytes,
         what: finding.what.text(),
         next: finding.next,
+        holders: finding.holders.into_iter().map(HolderRow::from).collect(),
     };
     findings::of(model).into_iter().map(row).collect()
 }

@@ -8,7 +8,7 @@ use memlab_base::category::category_names;
 use memlab_base::findings::{self, Finding, GrowingLine, PoolsOfLine, advice::advice};
 use memlab_base::ranges::{self, RangeNode};
 use memlab_base::table::Table;
-use memlab_base::text::{NO_LAYER, clean};
+use memlab_base::text::{NO_LAYER, clean, wrapped};
 use memlab_units::format::{self, size};
 
 /// Maximum number of lines and of layers shown.
@@ -19,9 +19,6 @@ const MIN_COMPARED: u64 = 5;
 
 /// Maximum number of growing lines shown.
 const MAX_GROWING_LINES: usize = 5;
-
-/// Maximum width of sentences: longer lines are hard to read.
-const MAX_PROSE_COLUMNS: usize = 110;
 
 /// Maximum number of out-of-memory events shown in full.
 const OOMS: usize = 3;
@@ -457,23 +454,6 @@ pub(super) fn findings(names: &ReportNames<'_>, columns: usize) -> Vec<String> {
         let is_compared = moments.any(|moments| moments.to >= MIN_COMPARED);
         let growth = if is_compared { "No growth" } else { "Too few steps to find growth" };
         lines.extend(wrapped(" ", &format!("{growth}, no errors, little fragmentation."), columns));
-    }
-    lines
-}
-
-/// Wraps text to a width. The first line starts with `mark`; the others are indented equally.
-pub(super) fn wrapped(mark: &str, text: &str, columns: usize) -> Vec<String> {
-    let columns = columns.min(MAX_PROSE_COLUMNS);
-    let indent = " ".repeat(memlab_base::text::width(mark) + 1);
-    let mut lines = vec![mark.to_owned()];
-    for word in text.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if memlab_base::text::width(line) + 1 + memlab_base::text::width(word) <= columns => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(format!("{indent}{word}")),
-        }
     }
     lines
 }

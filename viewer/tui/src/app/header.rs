@@ -78,7 +78,7 @@ pub fn draw_minimal(buffer: &mut Buffer, area: Rect, app: &App) {
             (app.context.size(device.totals.allocated_bytes) + &cursor_text(app), theme.accent),
             (format!("peak {}", app.context.size(device.totals.peak_allocated_bytes)), theme.text),
             (format!("resv {}", app.context.size(device.totals.reserved_bytes)), theme.text),
-            (format!("used {}", app.context.size(device.totals.used_bytes)), theme.text),
+            (format!("in use {}", app.context.size(device.totals.used_bytes)), theme.text),
             (state_of(app).0, theme.dim),
         ],
         None => vec![("memlab".to_owned(), theme.accent), (app.waiting_for.clone(), theme.dim)],

@@ -45,7 +45,7 @@ const REST: [HelpKey; 9] = [
 const WORDS: [HelpKey; 3] = [
     ("allocated", "in use by tensors: torch.cuda.memory_allocated()"),
     ("reserved", "held by PyTorch's allocator: torch.cuda.memory_reserved()"),
-    ("used", "in use on the whole device: also CUDA, libraries, other processes"),
+    ("in use", "on the whole device: also CUDA, libraries, other processes"),
 ];
 
 /// The help, scrolled to a row.

@@ -111,7 +111,7 @@ fn ranks(names: &RankNames<'_>) -> Markup {
         ("rank", Kind::Number, &|rank| number(rank.rank().into(), &rank.rank().to_string())),
         ("peak", Kind::Number, &|rank| cell(rank, FigureKind::Allocated)),
         ("reserved", Kind::Number, &|rank| cell(rank, FigureKind::Reserved)),
-        ("used", Kind::Number, &|rank| cell(rank, FigureKind::Used)),
+        ("in use", Kind::Number, &|rank| cell(rank, FigureKind::Used)),
         ("context", Kind::Number, &|rank| cell(rank, FigureKind::Context)),
         ("at the end", Kind::Number, &|rank| cell(rank, FigureKind::AtEnd)),
         ("a step more", Kind::Number, &|rank| cell(rank, FigureKind::GrowthPerStep)),
@@ -160,7 +160,7 @@ fn memory_at_oom(names: &RankNames<'_>, first: &FirstOom) -> Markup {
         ("rank", Kind::Number, &|(at, ..)| number(names.rank(*at).into(), &names.rank(*at).to_string())),
         ("allocated", Kind::Number, &|row| held(row, 0, Some(most))),
         ("reserved", Kind::Number, &|row| held(row, 1, None)),
-        ("used", Kind::Number, &|row| held(row, 2, None)),
+        ("in use", Kind::Number, &|row| held(row, 2, None)),
         ("at that moment", Kind::Name, &|(.., words)| text(words)),
     ];
     html! {

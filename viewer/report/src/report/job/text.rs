@@ -8,11 +8,11 @@ use memlab_trace::record::MeshDimension;
 
 use super::findings::{findings, most_telling, typical};
 use super::names::{RankNames, ranges};
-use crate::report::sections::{section, wrapped};
+use crate::report::sections::section;
 use crate::report::text::write_parts;
 use memlab_base::signals;
 use memlab_base::table::Table;
-use memlab_base::text::{Style, clean, short_command, typed_path};
+use memlab_base::text::{Style, clean, short_command, typed_path, wrapped};
 use memlab_units::format::{self, size};
 
 /// Bars of ranks, from the least to the most.
@@ -186,7 +186,7 @@ pub(super) fn figure_name(kind: FigureKind) -> &'static str {
     match kind {
         FigureKind::Allocated => "peak allocated",
         FigureKind::Reserved => "peak reserved",
-        FigureKind::Used => "peak used, with context and others",
+        FigureKind::Used => "peak in use, with context and others",
         FigureKind::Context => "CUDA context",
         FigureKind::AtEnd => "allocated at the end",
         FigureKind::GrowthPerStep => "growth a step",
@@ -232,7 +232,7 @@ pub(super) fn signed(difference: &Difference) -> String {
 /// Memory of ranks at the first out-of-memory error: the rank that failed, and those that held most.
 fn memory_at_oom(names: &RankNames<'_>, first: &FirstOom, columns: usize) -> Vec<String> {
     let oom = &first.oom;
-    let mut table = Table::new(&["rank", "allocated", "reserved", "used", "at that moment"]);
+    let mut table = Table::new(&["rank", "allocated", "reserved", "in use", "at that moment"]);
     table.row(vec![
         names.rank(first.at).to_string(),
         size(oom.allocated_bytes),

@@ -58,7 +58,7 @@ fn legend(context: &Context, device: &DeviceSnapshot, short: bool, by_category: 
     let totals = &device.totals;
     // Without PyTorch nothing is allocated: the peak is then the maximum in use.
     let (peak_bytes, of) = match totals.peak_allocated_bytes {
-        0 => (totals.peak_used_bytes, " used"),
+        0 => (totals.peak_used_bytes, " in use"),
         bytes => (bytes, ""),
     };
     let mut peak = format!("{}{of} at {}", context.size(peak_bytes), format::duration(totals.peak_time));
@@ -75,7 +75,7 @@ fn legend(context: &Context, device: &DeviceSnapshot, short: bool, by_category: 
         ShownMoment::Now | ShownMoment::Cursor => (totals.allocated_bytes, totals.reserved_bytes, totals.used_bytes),
         ShownMoment::Peak => (totals.peak_allocated_bytes, totals.reserved_bytes_at_peak, totals.used_bytes_at_peak),
     };
-    let names = if short { ["used", "resv", "alloc"] } else { ["used", "reserved", "allocated"] };
+    let names = if short { ["in use", "resv", "alloc"] } else { ["in use", "reserved", "allocated"] };
     if by_category {
         facts.push(fact("by category", theme.dim));
         return facts;

@@ -74,7 +74,7 @@ impl Column for RankColumn {
             Self::OverMedian => "vs median",
             Self::Growth => "per step",
             Self::Reserved => "reserved",
-            Self::Used => "dev. used",
+            Self::Used => "in use",
             Self::Steps => "steps",
             Self::Ooms => "ooms",
             Self::Command => "command",

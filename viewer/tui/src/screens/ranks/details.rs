@@ -158,7 +158,7 @@ fn device_words(totals: &memlab_trace::DeviceView, context: &Context) -> String 
         words +=
             &format!("{}peak {} at {at}", context.theme.glyphs.separator, context.size(totals.peak_allocated_bytes));
     }
-    words + &format!("{}at most {} used", context.theme.glyphs.separator, context.size(totals.peak_used_bytes))
+    words + &format!("{}at most {} in use", context.theme.glyphs.separator, context.size(totals.peak_used_bytes))
 }
 
 fn started_words(process: &ProcessSnapshot, now_unix_ns: u64) -> String {

@@ -1,0 +1,27 @@
+//! Finds the objects of a running Python that hold GPU memory, in a child process that the program does not notice.
+//!
+//! The child is a copy of the process with one thread. It owns the GIL if the thread that made it did, so it may read every
+//! object, and whatever it changes stays in the child: the program's objects, reference counts and settings are untouched.
+//!
+//! # Layers
+//!
+//! ```text
+//! child                     a copy of the process that writes a graph to a pipe
+//! search                    the graph, with names
+//! walk     names
+//! torch    store_lines
+//! types
+//! objects
+//! ```
+
+mod names;
+mod objects;
+mod search;
+mod store_lines;
+mod torch;
+mod types;
+mod walk;
+
+pub mod child;
+
+pub use search::find;

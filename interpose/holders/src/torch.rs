@@ -1,0 +1,204 @@
+//! What tensors and nodes of autograd graphs refer to in C++, by PyTorch's own getters.
+
+use std::ffi::{CStr, c_void};
+use std::ptr;
+
+use interpose_python::api::{Api, Object};
+
+use crate::objects::{self, NoArguments, Property};
+use crate::types::{TypeInfo, inherited};
+use memlab_holders::EdgeKind;
+
+/// PyTorch's getters.
+pub struct Torch {
+    pub tensor: Object,
+    pub function_base: Object,
+    data_ptr: NoArguments,
+    is_cuda: Property,
+    is_leaf: Property,
+    retains_grad: Property,
+    grad: Property,
+    grad_fn: Property,
+    base: Property,
+}
+
+impl Torch {
+    /// Finds the getters in the loaded PyTorch; `None` if it is not loaded or lacks one.
+    ///
+    /// # Safety
+    ///
+    /// The GIL must be held.
+    pub unsafe fn find(api: &Api) -> Option<Self> {
+        // SAFETY: the caller holds the GIL; the modules and classes live as long as the process.
+        unsafe {
+            let modules = (api.PyImport_GetModuleDict)();
+            let native = (api.PyDict_GetItemString)(modules, c"torch._C".as_ptr());
+            if native.is_null() {
+                return None;
+            }
+            let attribute = |name: &CStr| {
+                let found = (api.PyObject_GetAttrString)(native, name.as_ptr());
+                if found.is_null() {
+                    (api.PyErr_Clear)();
+                }
+                found
+            };
+            let mut tensor = attribute(c"TensorBase");
+            if tensor.is_null() {
+                tensor = attribute(c"_TensorBase"); // Before PyTorch 2.2.
+            }
+            if tensor.is_null() {
+                return None;
+            }
+            Some(Self {
+                tensor,
+                function_base: attribute(c"_FunctionBase"),
+                data_ptr: objects::method(tensor, c"data_ptr")?,
+                is_cuda: inherited(tensor, c"is_cuda")?,
+                is_leaf: inherited(tensor, c"is_leaf")?,
+                retains_grad: inherited(tensor, c"retains_grad")?,
+                grad: inherited(tensor, c"grad")?,
+                grad_fn: inherited(tensor, c"grad_fn")?,
+                base: inherited(tensor, c"_base")?,
+            })
+        }
+    }
+
+    /// Stops PyTorch from calling the `__torch_function__` of classes, until the process ends.
+    ///
+    /// # Safety
+    ///
+    /// The GIL must be held.
+    pub unsafe fn disable_overrides(api: &Api) {
+        // SAFETY: the caller holds the GIL.
+        unsafe {
+            let native = (api.PyDict_GetItemString)((api.PyImport_GetModuleDict)(), c"torch._C".as_ptr());
+            for name in [c"DisableTorchFunctionSubclass", c"DisableTorchFunction"] {
+                let class = (api.PyObject_GetAttrString)(native, name.as_ptr());
+                if class.is_null() {
+                    (api.PyErr_Clear)();
+                    continue;
+                }
+                let guard = (api.PyObject_CallFunctionObjArgs)(class, ptr::null_mut::<c_void>());
+                if !guard.is_null() {
+                    let enter = (api.PyObject_GetAttrString)(guard, c"__enter__".as_ptr());
+                    if !enter.is_null() {
+                        (api.PyObject_CallFunctionObjArgs)(enter, ptr::null_mut::<c_void>());
+                    }
+                }
+                (api.PyErr_Clear)();
+                return;
+            }
+        }
+    }
+
+    /// Address of a tensor's memory on a GPU.
+    ///
+    /// # Safety
+    ///
+    /// The GIL must be held, and `tensor` be a tensor.
+    pub unsafe fn memory(&self, api: &Api, tensor: Object) -> Option<u64> {
+        // SAFETY: as the caller promises.
+        unsafe {
+            if !is_true(api, self.is_cuda.of(tensor)) {
+                return None;
+            }
+            let address = (self.data_ptr)(tensor, ptr::null_mut());
+            if address.is_null() {
+                (api.PyErr_Clear)(); // It has no memory, or it is in parts (sparse).
+                return None;
+            }
+            Some((api.PyLong_AsUnsignedLongLong)(address)).filter(|address| *address != 0)
+        }
+    }
+
+    /// Calls `look` with what a tensor refers to in C++.
+    ///
+    /// # Safety
+    ///
+    /// As for [`memory`](Self::memory).
+    pub unsafe fn each_part(&self, api: &Api, tensor: Object, look: &mut dyn FnMut(Object, EdgeKind)) {
+        // SAFETY: as the caller promises. References are never dropped: an object must keep its address.
+        unsafe {
+            let mut found = |object: Object, kind| {
+                if object.is_null() {
+                    (api.PyErr_Clear)();
+                } else {
+                    look(object, kind);
+                }
+            };
+            found(self.grad_fn.of(tensor), EdgeKind::Graph);
+            found(self.base.of(tensor), EdgeKind::Base);
+            // PyTorch warns if another tensor's gradient is read.
+            if is_true(api, self.is_leaf.of(tensor)) || is_true(api, self.retains_grad.of(tensor)) {
+                found(self.grad.of(tensor), EdgeKind::Gradient);
+            }
+        }
+    }
+
+    /// Calls `look` with the nodes after a node of an autograd graph, and with the tensors that it saved.
+    ///
+    /// # Safety
+    ///
+    /// The GIL must be held; `info` must be that of the node's type.
+    pub unsafe fn each_saved(&self, api: &Api, node: Object, info: &TypeInfo, look: &mut dyn FnMut(Object, EdgeKind)) {
+        // SAFETY: as the caller promises. References are never dropped: an object must keep its address.
+        unsafe {
+            if let Some(next) = info.next {
+                each_item(api, next.of(node), &mut |pair| {
+                    let following = (api.PyTuple_GetItem)(pair, 0);
+                    if following.is_null() { (api.PyErr_Clear)() } else { look(following, EdgeKind::Graph) }
+                });
+            }
+            if let Some(variable) = info.variable {
+                let leaf = variable.of(node);
+                if leaf.is_null() { (api.PyErr_Clear)() } else { look(leaf, EdgeKind::Saved) }
+            }
+            for property in &info.saved {
+                let saved = property.of(node);
+                each_item(api, saved, &mut |entry| {
+                    let data = (api.PyObject_GetAttrString)(entry, c"data".as_ptr());
+                    if data.is_null() { (api.PyErr_Clear)() } else { look(data, EdgeKind::Saved) }
+                });
+            }
+        }
+    }
+}
+
+/// Calls `look` with the items of a tuple, or with an object that is no tuple; clears the error if it is null.
+///
+/// # Safety
+///
+/// The GIL must be held.
+unsafe fn each_item(api: &Api, object: Object, look: &mut dyn FnMut(Object)) {
+    // SAFETY: the caller holds the GIL.
+    unsafe {
+        if object.is_null() {
+            (api.PyErr_Clear)();
+            return;
+        }
+        if objects::flags(objects::class_of(object)) & objects::TUPLE_SUBCLASS == 0 {
+            look(object);
+            return;
+        }
+        for index in 0..(api.PyObject_Size)(object) {
+            look((api.PyTuple_GetItem)(object, index));
+        }
+    }
+}
+
+/// Reads a bool that a getter returned.
+///
+/// # Safety
+///
+/// The GIL must be held.
+unsafe fn is_true(api: &Api, value: Object) -> bool {
+    // SAFETY: the caller holds the GIL; a bool is an int.
+    unsafe {
+        if value.is_null() {
+            (api.PyErr_Clear)();
+            return false;
+        }
+        (api.PyLong_AsUnsignedLongLong)(value) == 1
+    }
+}

@@ -1,0 +1,183 @@
+"""Programs that hold memory, each in another way: prints what `memlab.holders` promises, and what the release frees."""
+
+import functools
+import gc
+import json
+import sys
+from collections import deque
+
+import memlab
+import torch
+
+MIB = 1 << 20
+
+
+def block(mebibytes=4):
+    return torch.zeros(mebibytes << 18, device="cuda")
+
+
+def freed(release):
+    """Bytes that a release frees, as PyTorch counts them."""
+    before = torch.cuda.memory_allocated()
+    release()
+    return before - torch.cuda.memory_allocated()
+
+
+class Keeper:
+    table: dict = {}
+
+    def __init__(self):
+        self.kept = []
+
+
+class Slotted:
+    __slots__ = ("value",)
+
+
+class Remember(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.result = x * 2
+        return ctx.result
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+kept: list = []
+keeper = Keeper()
+slotted = Slotted()
+
+
+# Each makes memory that something holds; `RELEASES` lets go of it. What they ask about is in no variable.
+
+
+def a_list():
+    kept.extend(block() for _ in range(20))
+
+
+def graphs_in_a_list():
+    weight = block().requires_grad_()
+    kept.extend((weight * 2).exp().sum() for _ in range(3))
+
+
+def an_attribute():
+    keeper.kept.append(block())
+
+
+def a_class():
+    Keeper.table["first"] = block()
+
+
+def a_slot():
+    slotted.value = block()
+
+
+def a_deque():
+    global queue
+    queue = deque([block(), block()])
+
+
+@functools.lru_cache
+def made(number):
+    return block(number)
+
+
+def a_cache():
+    made(4)
+
+
+def a_closure():
+    global reader
+    big = block()
+
+    def read():
+        return big.shape
+
+    reader = read
+
+
+def an_exception():
+    global failure
+
+    def fails():
+        temporary = block()
+        raise ValueError(temporary.shape)
+
+    try:
+        fails()
+    except ValueError as error:
+        failure = error
+
+
+def a_generator():
+    global numbers
+
+    def counts():
+        state = block()
+        while True:
+            yield state.shape
+
+    numbers = counts()
+    next(numbers)
+
+
+def a_view():
+    global row
+    row = block().view(1024, -1)[3]
+
+
+def a_gradient():
+    global weight
+    weight = block().requires_grad_()
+    weight.sum().backward()
+
+
+def garbage():
+    gc.disable()
+    cycle = Keeper()
+    cycle.kept += [block(), cycle]
+
+
+def a_ctx():
+    gc.disable()
+    Remember.apply(block().requires_grad_())
+
+
+def two_names():
+    global first, second
+    middle = block().requires_grad_().exp()
+    first, second = middle.sum(), middle.mean()
+
+
+def forget(*names):
+    return lambda: [globals().pop(name) for name in names] and None
+
+
+RELEASES = {
+    "a_list": kept.clear,
+    "graphs_in_a_list": kept.clear,
+    "an_attribute": keeper.kept.clear,
+    "a_class": lambda: Keeper.table.clear(),
+    "a_slot": lambda: delattr(slotted, "value"),
+    "a_deque": forget("queue"),
+    "a_cache": lambda: made.cache_clear(),
+    "a_closure": forget("reader"),
+    "an_exception": forget("failure"),
+    "a_generator": forget("numbers"),
+    "a_view": forget("row"),
+    "a_gradient": forget("weight"),
+    "garbage": lambda: gc.collect() and None,
+    "a_ctx": lambda: [gc.collect() for _ in range(4)],
+    "two_names": forget("first", "second"),
+}
+
+
+def main(name):
+    globals()[name]()
+    top = memlab.holders()[0]
+    print(json.dumps(top._asdict() | {"freed": freed(RELEASES[name])}))
+
+
+main(sys.argv[1])

@@ -1,0 +1,225 @@
+//! Searches for what holds memory: the blocks that were alive, and the graph of the objects that led to them.
+
+use std::sync::Arc;
+
+use memlab_holders::{Explanation, HeapGraph, Memory, explain};
+use serde::{Deserialize, Serialize};
+
+use super::device::DeviceState;
+use memlab_format::record::{self, SearchReason};
+
+/// Maximum number of searches kept, the latest.
+const MAX_SEARCHES: usize = 6;
+/// Maximum number of objects and references of one search: what a trace contains may be anything.
+const MAX_ITEMS: usize = 4 << 20;
+
+/// One search.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Search {
+    number: u32,
+    time: u64,
+    step: u64,
+    reason: SearchReason,
+    pause_ns: u64,
+    /// Steps ended or iterations begun that growth is compared over, by device.
+    compared: Vec<(i32, u64)>,
+    /// Sorted by device and address.
+    blocks: Vec<BlockAtSearch>,
+    graph: HeapGraph,
+    is_complete: bool,
+    #[serde(default)]
+    failed: String,
+}
+
+/// A block that was alive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "(i32, u64, u64, u32)", into = "(i32, u64, u64, u32)")]
+pub(crate) struct BlockAtSearch {
+    device: i32,
+    address: u64,
+    bytes: u64,
+    stack: u32,
+}
+
+impl From<(i32, u64, u64, u32)> for BlockAtSearch {
+    fn from((device, address, bytes, stack): (i32, u64, u64, u32)) -> Self {
+        Self { device, address, bytes, stack }
+    }
+}
+
+impl From<BlockAtSearch> for (i32, u64, u64, u32) {
+    fn from(block: BlockAtSearch) -> Self {
+        (block.device, block.address, block.bytes, block.stack)
+    }
+}
+
+/// What holds blocks, as a search found it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeldView {
+    /// Number of the search, from 1.
+    pub search: u32,
+    /// Its time, in nanoseconds since the start of the trace.
+    pub time: u64,
+    /// Optimizer steps that had ended.
+    pub step: u64,
+    /// Why memlab searched.
+    pub reason: SearchReason,
+    /// Time for which the program stood still.
+    pub pause_ns: u64,
+    /// Bytes of the blocks in question that were alive then.
+    pub bytes: u64,
+    /// Their holders.
+    pub explanation: Explanation,
+}
+
+/// The latest searches.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Searches {
+    pub(crate) list: Vec<Arc<Search>>,
+}
+
+impl Searches {
+    /// Begins a search: the blocks that are alive now are those in question.
+    pub(crate) fn begin(&mut self, begun: &record::HolderSearch, step: u64, devices: &[Option<Box<DeviceState>>]) {
+        let (mut blocks, mut compared) = (Vec::new(), Vec::new());
+        for (device, state) in (0..).zip(devices) {
+            let Some(state) = state else { continue };
+            compared.push((device, state.growth.ended));
+            blocks.extend(state.blocks.sorted().into_iter().map(|block| BlockAtSearch {
+                device,
+                address: block.address,
+                bytes: block.bytes,
+                stack: state.ledger.cells[block.cell as usize].key.stack,
+            }));
+        }
+        self.add(Search {
+            number: begun.holder_search,
+            time: begun.time,
+            step,
+            reason: begun.reason,
+            pause_ns: begun.pause_ns,
+            compared,
+            blocks,
+            ..Search::default()
+        });
+    }
+
+    pub(crate) fn add(&mut self, search: Search) {
+        if self.list.len() >= MAX_SEARCHES {
+            self.list.remove(0);
+        }
+        self.list.push(Arc::new(search));
+    }
+
+    /// Adds a part of a search's graph; `None` if it makes no sense.
+    pub(crate) fn add_holders(&mut self, part: record::Holders) -> Option<()> {
+        let found = self.list.iter_mut().rfind(|search| search.number == part.holders && !search.is_complete);
+        let search = Arc::make_mut(found?);
+        let graph = &mut search.graph;
+        if graph.nodes.len() + graph.edges.len() > MAX_ITEMS {
+            return None;
+        }
+        graph.nodes.extend(part.nodes);
+        graph.edges.extend(part.edges);
+        if part.last {
+            search.is_complete = part.failed.is_empty() && search.graph.is_valid();
+            search.failed = part.failed;
+            return (search.is_complete || !search.failed.is_empty()).then_some(());
+        }
+        Some(())
+    }
+
+    /// Forgets all searches but the latest. Returns false if there are no others.
+    pub(crate) fn shorten(&mut self) -> bool {
+        let are_many = self.list.len() > 1;
+        if are_many {
+            self.list.drain(..self.list.len() - 1);
+        }
+        are_many
+    }
+
+    /// The time of the latest search that has ended.
+    pub(crate) fn last_ended(&self) -> Option<u64> {
+        let has_ended = |search: &&Arc<Search>| search.is_complete || !search.failed.is_empty();
+        self.list.iter().rfind(has_ended).map(|search| search.time)
+    }
+
+    /// Why searches found nothing.
+    pub(crate) fn failures(&self) -> impl Iterator<Item = &str> {
+        self.list.iter().rev().map(|search| search.failed.as_str()).filter(|failed| !failed.is_empty())
+    }
+
+    /// What holds the memory that these stacks allocated on a device, at the search at which most of it was alive, after
+    /// `from` steps or iterations.
+    pub(crate) fn of_stacks(&self, device: i32, stacks: &[u32], from: u64) -> Option<HeldView> {
+        let is_later = |search: &&Arc<Search>| search.compared.iter().any(|(on, ended)| *on == device && *ended > from);
+        let is_wanted = |block: &BlockAtSearch| block.device == device && stacks.contains(&block.stack);
+        let complete = self.list.iter().filter(|search| search.is_complete).filter(is_later);
+        let (bytes, search) = complete
+            .map(|search| (search.bytes(&is_wanted), search))
+            .max_by_key(|(bytes, search)| (*bytes, search.number))?;
+        (bytes > 0).then(|| search.explained(&is_wanted))
+    }
+
+    /// What held the block that contains an address, at the search of this number.
+    pub(crate) fn of_address(&self, number: u32, address: u64) -> Option<HeldView> {
+        let search = self.complete(number)?;
+        let holds = |block: &BlockAtSearch| block.address <= address && address - block.address < block.bytes;
+        search.blocks.iter().any(holds).then(|| search.explained(&holds))
+    }
+
+    /// What held the blocks of these stacks, at the search of this number.
+    pub(crate) fn of_stacks_at(&self, number: u32, is_wanted: &dyn Fn(i32, u32) -> bool) -> Option<HeldView> {
+        Some(self.complete(number)?.explained(&|block| is_wanted(block.device, block.stack)))
+    }
+
+    fn complete(&self, number: u32) -> Option<&Search> {
+        self.list.iter().rfind(|search| search.number == number && search.is_complete).map(Arc::as_ref)
+    }
+
+    /// True if the search of this number has ended; with the reason if it found nothing.
+    pub(crate) fn ended(&self, number: u32) -> Option<Result<(), &str>> {
+        let search = self.list.iter().rfind(|search| search.number == number)?;
+        match search.failed.as_str() {
+            "" => search.is_complete.then_some(Ok(())),
+            why => Some(Err(why)),
+        }
+    }
+
+    /// What held the memory of a device at the latest search, or at the latest for a reason.
+    pub(crate) fn at(&self, device: i32, reason: Option<SearchReason>) -> Option<HeldView> {
+        let is_it = |search: &&Arc<Search>| search.is_complete && reason.is_none_or(|reason| search.reason == reason);
+        let search = self.list.iter().rfind(is_it)?;
+        Some(search.explained(&|block| block.device == device))
+    }
+}
+
+impl Search {
+    fn bytes(&self, is_wanted: &dyn Fn(&BlockAtSearch) -> bool) -> u64 {
+        self.blocks.iter().filter(|block| is_wanted(block)).map(|block| block.bytes).sum()
+    }
+
+    fn explained(&self, is_wanted: &dyn Fn(&BlockAtSearch) -> bool) -> HeldView {
+        let memory: Vec<Memory> = self
+            .blocks
+            .iter()
+            .map(|block| Memory { block: block.address, bytes: block.bytes, is_wanted: is_wanted(block) })
+            .collect();
+        let mut by_address: Vec<usize> = (0..self.blocks.len()).collect();
+        by_address.sort_by_key(|index| self.blocks[*index].address);
+        let find = |address: u64| {
+            let after = by_address.partition_point(|index| self.blocks[*index].address <= address);
+            let index = by_address[after.checked_sub(1)?];
+            (address - self.blocks[index].address < self.blocks[index].bytes).then_some(index)
+        };
+        HeldView {
+            search: self.number,
+            time: self.time,
+            step: self.step,
+            reason: self.reason,
+            pause_ns: self.pause_ns,
+            bytes: self.bytes(is_wanted),
+            explanation: explain(&self.graph, &memory, find),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What keeps memory alive, in words: the object or the names, what their release frees, and the cure.
+
+use memlab_trace::HeldView;
+use memlab_trace::holders::{EdgeKind, Holder, NodeKind, PathStep};
+use memlab_units::format::{self, size};
+
+use super::words::Words;
+use crate::text;
+
+/// What keeps memory alive, for people and for JSON.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HolderView {
+    /// One path as Python code; several if only their release together frees the memory.
+    pub paths: Vec<String>,
+    /// What it is: `list`, `exception`, `garbage`.
+    pub kind: &'static str,
+    /// File and line that store it, and function; empty if unknown.
+    pub place: String,
+    /// Bytes of the memory in question that it keeps.
+    pub bytes: u64,
+    /// Bytes that its release frees.
+    pub releases: u64,
+    /// Blocks that its release frees.
+    pub blocks: usize,
+    /// Description in a sentence.
+    pub what: Words,
+    /// What to change.
+    pub cure: String,
+    /// True if it is hardly what the program wants to keep: an exception, garbage, graphs for backward in a container.
+    pub is_avoidable: bool,
+}
+
+/// The holders of memory, largest first.
+pub fn holders(held: &HeldView, directory: &str) -> Vec<HolderView> {
+    held.explanation.holders.iter().map(|holder| view(holder, directory)).collect()
+}
+
+fn view(holder: &Holder, directory: &str) -> HolderView {
+    let (paths, kind, cure, is_avoidable) = (holder.names(), holder.kind(), holder.cure(), holder.is_avoidable());
+    let last = holder.paths.first().and_then(|path| path.last());
+    let place = holder.place().map_or_else(String::new, |at| {
+        let function = if at.function.is_empty() { String::new() } else { format!(" {}", at.function) };
+        format!("{}:{}{function}", text::short_path(at.file, directory), at.line)
+    });
+    let mut what = Words::default();
+    let named = |words: Words, path: &str| if path.is_empty() { words } else { words.and(" ").and_code(path) };
+    what = match last.map(|step| step.object.kind) {
+        Some(NodeKind::Garbage) => what.and("objects that only the garbage collector frees"),
+        Some(NodeKind::Native) => what.and("C or C++ alone, no Python object"),
+        _ if paths.len() > 1 => {
+            let mut words = what;
+            for (index, path) in paths.iter().enumerate() {
+                words = words.and(if index == 0 {
+                    ""
+                } else if index + 1 == paths.len() {
+                    " and "
+                } else {
+                    ", "
+                });
+                words = words.and_code(path);
+            }
+            if holder.more > 0 {
+                words = words.and(format!(" and {} more names", holder.more));
+            }
+            words.and(" together")
+        }
+        _ => named(what.and(kind), paths.first().map_or("", String::as_str)),
+    };
+    if !place.is_empty() {
+        what = what.and(" (").and_code(&place).and(")");
+    }
+    // Keys distinguish what is in question from the rest of what the holder keeps.
+    if !holder.keys.is_empty() && holder.bytes < holder.releases {
+        what = what.and(format!(", keys {}", keys(&holder.keys)));
+    }
+    if let Some(cycle) = &holder.cycle {
+        what = what.and(", in cycles through ").and_code(cycle_name(cycle));
+    }
+    let mut parts = Vec::new();
+    if holder.tensors > 1 {
+        parts.push(format!("{} tensors", format::grouped(u64::from(holder.tensors))));
+    }
+    if holder.for_backward > 0 {
+        parts.push(format!("{} saved for backward", size(holder.for_backward)));
+    }
+    if !parts.is_empty() {
+        what = what.and(format!(": {}", parts.join(", ")));
+    }
+    let (bytes, releases, blocks) = (holder.bytes, holder.releases, holder.blocks);
+    HolderView { paths, kind, place, bytes, releases, blocks, what, cure, is_avoidable }
+}
+
+fn keys(keys: &[String]) -> String {
+    let quoted = |key: &String| format!("'{key}'");
+    match keys {
+        [first, .., last] if keys.len() > 3 => format!("{} to {} ({})", quoted(first), quoted(last), keys.len()),
+        _ => keys.iter().map(quoted).collect::<Vec<_>>().join(", "),
+    }
+}
+
+fn cycle_name(cycle: &PathStep) -> String {
+    match cycle.reference {
+        EdgeKind::Closure => format!("{} closure {}", cycle.object.name, cycle.label),
+        _ => format!("ctx.{}", cycle.label),
+    }
+}

@@ -1,0 +1,85 @@
+//! What holds memory: printed, and in JSON.
+
+use memlab_trace::HeldView;
+use serde::Serialize;
+
+use memlab_base::findings::holder::{HolderView, holders};
+use memlab_base::text::{clean, wrapped};
+use memlab_units::format::{self, size};
+
+/// What holds the memory of a device, in JSON.
+#[derive(Serialize)]
+pub struct DeviceRow {
+    device: i32,
+    /// Time of the search, and optimizer steps that had ended.
+    time_ns: u64,
+    step: u64,
+    /// Time for which the program stood still.
+    pause_ns: u64,
+    allocated_bytes: u64,
+    /// Bytes that no Python object leads to.
+    unreached_bytes: u64,
+    holders: Vec<HolderRow>,
+}
+
+/// An object or names that keep memory alive, in JSON.
+#[derive(Serialize)]
+pub(crate) struct HolderRow {
+    /// The names; several if only their release together frees the memory.
+    path: Vec<String>,
+    kind: &'static str,
+    /// File and line that store it; empty if unknown.
+    place: String,
+    /// Bytes in question that it keeps.
+    bytes: u64,
+    /// Bytes that its release frees.
+    releases: u64,
+    blocks: usize,
+    cure: String,
+}
+
+impl From<HolderView> for HolderRow {
+    fn from(holder: HolderView) -> Self {
+        let HolderView { paths, kind, place, bytes, releases, blocks, cure, .. } = holder;
+        Self { path: paths, kind, place, bytes, releases, blocks, cure }
+    }
+}
+
+impl DeviceRow {
+    /// What a search found on a device.
+    #[must_use]
+    pub fn of(device: i32, held: &HeldView, directory: &str) -> Self {
+        Self {
+            device,
+            time_ns: held.time,
+            step: held.step,
+            pause_ns: held.pause_ns,
+            allocated_bytes: held.bytes,
+            unreached_bytes: held.explanation.unreached,
+            holders: holders(held, directory).into_iter().map(HolderRow::from).collect(),
+        }
+    }
+}
+
+/// What a search found on a device, as text.
+#[must_use]
+pub fn lines(device: i32, held: &HeldView, directory: &str, columns: usize) -> Vec<String> {
+    let mut lines = vec![format!(
+        "cuda:{device}: {} allocated {}, at {}",
+        size(held.bytes),
+        format::step_reached(held.step),
+        format::duration(held.time)
+    )];
+    for holder in holders(held, directory) {
+        let bytes = format!("{:>10}", size(holder.bytes));
+        lines.extend(wrapped(&bytes, &clean(&holder.what.text()), columns));
+        let cure = if holder.is_avoidable { format!(": {}", holder.cure) } else { String::new() };
+        let release = format!("its release frees {}{cure}", size(holder.releases));
+        lines.extend(wrapped("          ", &clean(&release), columns));
+    }
+    if held.explanation.unreached > 0 {
+        let bytes = format!("{:>10}", size(held.explanation.unreached));
+        lines.extend(wrapped(&bytes, "no Python object: temporary results, libraries, C++", columns));
+    }
+    lines
+}
