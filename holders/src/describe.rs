@@ -1,6 +1,6 @@
 //! Names of holders in words that a person can act on: Python expressions, places and cures.
 
-use crate::explain::{Holder, PathStep};
+use crate::answer::{Holder, PathStep};
 use crate::graph::{EdgeKind, NodeKind};
 
 impl Holder {

@@ -6,21 +6,26 @@
 //! # Layers
 //!
 //! ```text
-//! describe             names, places and cures
-//! explain    reduce    answers; a smaller graph with the same answers
-//! dominators
+//! explain, reduce       what holds blocks; a smaller graph with the same answers
+//! search                walks the dominator tree to the holders
+//! describe, paths       names, places and cures; the path to an object
+//! answer, dominators    questions and answers; the dominator tree
 //! graph
 //! ```
 
+mod answer;
 mod describe;
 mod dominators;
 mod explain;
 mod graph;
+mod paths;
 mod reduce;
+mod search;
 #[cfg(test)]
 mod tests;
 
+pub use answer::{Explanation, Holder, Memory, PathStep};
 pub use describe::StoredAt;
-pub use explain::{Explanation, Holder, Memory, PathStep, explain};
+pub use explain::explain;
 pub use graph::{Edge, EdgeKind, HeapGraph, Node, NodeKind, ROOT};
 pub use reduce::reduced;

@@ -24,6 +24,7 @@
 //! limit                      limit on a device's memory; spilling beyond it
 //! cuda::driver_memory, compaction    the driver's allocations; bounding the trace
 //! ranges::nvtx               the ranges of programs that use NVTX
+//! growth                     notices that memory grows
 //! gpu_time                   kernels, copies and fills by the place that launched them
 //! attribution, ranges        stack, layer and phase of an allocation; the ranges that the program names
 //! packages                   the lines of AOTInductor packages
@@ -45,6 +46,7 @@ mod control;
 mod cuda;
 mod fork;
 mod gpu_time;
+mod growth;
 mod intern;
 mod lifecycle;
 mod limit;

@@ -6,11 +6,11 @@
 //! # Layers
 //!
 //! ```text
-//! child                     a copy of the process that writes a graph to a pipe
-//! search                    the graph, with names
-//! walk     names
-//! torch    store_lines
-//! types
+//! child                 a copy of the process that writes a graph to a pipe
+//! search                the graph, with names
+//! walk, names           the objects that lead to memory; their names
+//! torch, store_lines    what tensors refer to in C++; the line that stores a name
+//! types                 what the objects of a type are
 //! objects
 //! ```
 

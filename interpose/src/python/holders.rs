@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use memlab_trace::encode;
 use memlab_trace::record::{HolderSearch, SearchReason};
 
+use crate::growth;
 use crate::recorder::Recorder;
 use interpose_base::background;
 use interpose_base::recursion::RecursionGuard;
@@ -24,9 +25,6 @@ const END_LIMIT: Duration = Duration::from_secs(3);
 const MAX_GROWTH_SEARCHES: u32 = 24;
 /// Share of the time since the last search that the next pause may take: one part of this number.
 const PAUSE_SHARE: u64 = 25;
-/// Devices whose growth is watched.
-const MAX_DEVICES: usize = 16;
-
 static LAST_SEARCH: AtomicU32 = AtomicU32::new(0);
 static GROWTH_SEARCHES: AtomicU32 = AtomicU32::new(0);
 /// Time from which the next search for growth may be made.
@@ -40,90 +38,10 @@ static OOM_SEARCHES: AtomicU32 = AtomicU32::new(0);
 const MAX_OOM_SEARCHES: u32 = 12;
 /// True if a search was asked for.
 static IS_REQUESTED: AtomicBool = AtomicBool::new(false);
-/// True if growth was found and no search has followed yet.
-static IS_WANTED: AtomicBool = AtomicBool::new(false);
-
-/// The least allocated memory of a device, over windows of events that grow by half.
-///
-/// The allocator's lock is held where this changes.
-struct Floor {
-    least: AtomicU64,
-    left: AtomicU32,
-    /// Events of the window that free memory, or allocate it in a forward.
-    telling: AtomicU32,
-    window: AtomicU32,
-    /// Least memory of the window before, and number of windows in which it has risen since it last did not.
-    before: AtomicU64,
-    risen: AtomicU32,
-}
-
-/// Events of the first window.
-const FIRST_WINDOW: u32 = 32;
-/// Windows in a row whose least memory must have risen.
-const RISEN_WINDOWS: u32 = 3;
-/// Growth from one window to the next below this is none: 1 MiB.
-const LEAST_GROWTH: u64 = 1 << 20;
-
-static FLOORS: [Floor; MAX_DEVICES] = [const {
-    Floor {
-        least: AtomicU64::new(u64::MAX),
-        left: AtomicU32::new(FIRST_WINDOW),
-        telling: AtomicU32::new(0),
-        window: AtomicU32::new(FIRST_WINDOW),
-        before: AtomicU64::new(u64::MAX),
-        risen: AtomicU32::new(0),
-    }
-}; MAX_DEVICES];
-
-/// Notes the memory that PyTorch has allocated on a device after an event.
-///
-/// `is_telling`: the event frees memory, or allocates it in a forward: the program does not only load.
-/// Called with the allocator's lock held.
-#[inline]
-pub fn note(recorder: &Recorder, device: i32, allocated: u64, is_telling: bool) {
-    let Some(floor) = FLOORS.get(device as usize) else { return };
-    if allocated < floor.least.load(Ordering::Relaxed) {
-        floor.least.store(allocated, Ordering::Relaxed);
-    }
-    if is_telling {
-        floor.telling.store(floor.telling.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-    }
-    let left = floor.left.load(Ordering::Relaxed) - 1;
-    floor.left.store(left, Ordering::Relaxed);
-    if left == 0 {
-        floor.close_window(recorder);
-    }
-}
-
-impl Floor {
-    #[cold]
-    fn close_window(&self, recorder: &Recorder) {
-        let window = self.window.load(Ordering::Relaxed);
-        let (least, before) = (self.least.swap(u64::MAX, Ordering::Relaxed), self.before.load(Ordering::Relaxed));
-        let telling = self.telling.swap(0, Ordering::Relaxed);
-        self.before.store(least, Ordering::Relaxed);
-        // Where little is freed, and no forward runs, the program loads.
-        let has_risen = telling >= window / 4 && least.saturating_sub(before) >= LEAST_GROWTH.max(before / 64);
-        let risen = if has_risen { self.risen.load(Ordering::Relaxed) + 1 } else { 0 };
-        self.risen.store(risen, Ordering::Relaxed);
-        // While memory grows, the searches follow closely, so that one is made near the end.
-        let next =
-            if risen >= RISEN_WINDOWS { window.saturating_add(window / 4) } else { window.saturating_add(window / 2) };
-        self.window.store(next, Ordering::Relaxed);
-        self.left.store(next, Ordering::Relaxed);
-        if risen >= RISEN_WINDOWS && GROWTH_SEARCHES.load(Ordering::Relaxed) < MAX_GROWTH_SEARCHES {
-            IS_WANTED.store(true, Ordering::Release);
-            // A program with an optimizer is searched at the end of its step.
-            if recorder.steps() == 0 {
-                recorder.python.schedule();
-            }
-        }
-    }
-}
 
 /// Asks for the agent again if growth was found and a search may be made now. Called a few times a second.
 pub fn retry(recorder: &Recorder) {
-    if IS_WANTED.load(Ordering::Relaxed) && recorder.elapsed_ns() >= NEXT_SEARCH.load(Ordering::Relaxed) {
+    if growth::wants_search() && recorder.elapsed_ns() >= NEXT_SEARCH.load(Ordering::Relaxed) {
         recorder.python.schedule();
     }
 }
@@ -134,8 +52,7 @@ pub fn retry(recorder: &Recorder) {
 ///
 /// As for [`search_if_wanted`].
 pub unsafe fn search_at_end(api: &'static Api, recorder: &'static Recorder, interpreter: &'static Interpreter) {
-    let grows = |floor: &Floor| floor.risen.load(Ordering::Relaxed) >= RISEN_WINDOWS;
-    if FLOORS.iter().any(grows) {
+    if growth::goes_on() {
         // SAFETY: as the caller promises.
         unsafe { search(api, recorder, interpreter, SearchReason::Growth) };
     }
@@ -152,11 +69,11 @@ pub unsafe fn search_if_wanted(api: &'static Api, recorder: &'static Recorder, i
         unsafe { search(api, recorder, interpreter, SearchReason::Request) };
         return;
     }
-    if IS_WANTED.load(Ordering::Relaxed)
+    if growth::wants_search()
         && recorder.elapsed_ns() >= NEXT_SEARCH.load(Ordering::Relaxed)
-        && IS_WANTED.swap(false, Ordering::AcqRel)
+        && growth::take_wanted()
+        && GROWTH_SEARCHES.fetch_add(1, Ordering::Relaxed) < MAX_GROWTH_SEARCHES
     {
-        GROWTH_SEARCHES.fetch_add(1, Ordering::Relaxed);
         // SAFETY: as the caller promises.
         unsafe { search(api, recorder, interpreter, SearchReason::Growth) };
     }
@@ -281,6 +198,6 @@ fn wait(limit: Duration) {
 pub fn reset_in_child() {
     RUNNING.store(0, Ordering::Relaxed);
     OOM_SEARCHES.store(0, Ordering::Relaxed);
-    IS_WANTED.store(false, Ordering::Relaxed);
+    growth::reset_in_child();
     GROWTH_SEARCHES.store(0, Ordering::Relaxed);
 }

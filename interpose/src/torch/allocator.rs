@@ -6,8 +6,8 @@ use memlab_trace::record::{Flags, Phase};
 
 use super::hook::TorchHook;
 use crate::attribution;
+use crate::growth;
 use crate::limit::card;
-use crate::python::holders;
 use crate::recorder::Recorder;
 use interpose_base::panics;
 use interpose_base::symbols::Real;
@@ -63,10 +63,10 @@ pub unsafe extern "C-unwind" fn report_memory_usage(
                 let attribution = attribution::here(session.recorder, session.thread);
                 session.block_allocated(attribution, index, block as u64, size as u64);
                 let is_forward = Flags(attribution.flags).phase() == Phase::Forward;
-                holders::note(session.recorder, index, allocated as u64, is_forward);
+                growth::note(session.recorder, index, allocated as u64, is_forward);
             } else {
                 session.block_freed(index, block as u64);
-                holders::note(session.recorder, index, allocated as u64, true);
+                growth::note(session.recorder, index, allocated as u64, true);
             }
         });
     }

@@ -2,17 +2,17 @@
 
 use std::collections::VecDeque;
 
-use super::PathStep;
+use crate::answer::PathStep;
 use crate::dominators::UNREACHED;
 use crate::graph::{HeapGraph, Node, NodeKind, ROOT};
 
 /// For each node, the reference by which the shortest path arrives.
-pub(super) struct Paths {
+pub(crate) struct Paths {
     arrivals: Vec<u32>,
 }
 
 impl Paths {
-    pub(super) fn new(graph: &HeapGraph) -> Self {
+    pub(crate) fn new(graph: &HeapGraph) -> Self {
         let mut leaving = vec![Vec::new(); graph.nodes.len()];
         for (index, edge) in graph.edges.iter().enumerate() {
             leaving[edge.from as usize].push(index as u32);
@@ -33,7 +33,7 @@ impl Paths {
     }
 
     /// The path to a node; empty for the root.
-    pub(super) fn to_node(&self, graph: &HeapGraph, node: u32) -> Vec<PathStep> {
+    pub(crate) fn to_node(&self, graph: &HeapGraph, node: u32) -> Vec<PathStep> {
         let mut path = Vec::new();
         let mut node = node;
         while node != ROOT && self.arrivals[node as usize] != UNREACHED {
@@ -46,7 +46,7 @@ impl Paths {
     }
 
     /// The path that ends with a reference.
-    pub(super) fn to_edge(&self, graph: &HeapGraph, index: usize) -> Vec<PathStep> {
+    pub(crate) fn to_edge(&self, graph: &HeapGraph, index: usize) -> Vec<PathStep> {
         let mut path = self.to_node(graph, graph.edges[index].from);
         path.push(step(graph, index));
         path
@@ -63,6 +63,6 @@ fn step(graph: &HeapGraph, index: usize) -> PathStep {
     }
 }
 
-pub(super) fn without_addresses(node: &Node) -> Node {
+pub(crate) fn without_addresses(node: &Node) -> Node {
     Node { memory: Vec::new(), name: node.name.clone(), file: node.file.clone(), ..*node }
 }

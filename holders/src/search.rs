@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::paths::Paths;
-use super::{Holder, Memory, PathStep};
+use crate::answer::{Holder, Memory, PathStep};
 use crate::dominators::{DominatorTree, UNREACHED};
 use crate::graph::{Edge, EdgeKind, HeapGraph, Node, NodeKind, ROOT};
+use crate::paths::{Paths, without_addresses};
 
 /// An object is followed to one that it holds if that one keeps this share of the bytes, in percent.
 const FOLLOWED_PERCENT: u64 = 80;
@@ -37,7 +37,7 @@ fn joined(given: impl Iterator<Item = (HashSet<usize>, u64)>) -> Vec<(HashSet<us
 }
 
 /// The graph with a vertex for each reference and each block: then a dominator may be a name.
-pub(super) struct Search<'a> {
+pub(crate) struct Search<'a> {
     graph: &'a HeapGraph,
     memory: &'a [Memory],
     /// For each node, the indices of its blocks.
@@ -49,7 +49,7 @@ pub(super) struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    pub(super) fn new(graph: &'a HeapGraph, memory: &'a [Memory], find: impl Fn(u64) -> Option<usize>) -> Self {
+    pub(crate) fn new(graph: &'a HeapGraph, memory: &'a [Memory], find: impl Fn(u64) -> Option<usize>) -> Self {
         let blocks_of: Vec<Vec<usize>> = graph
             .nodes
             .iter()
@@ -90,11 +90,11 @@ impl<'a> Search<'a> {
         Self { graph, memory, blocks_of, tree, children, wanted, paths }
     }
 
-    pub(super) fn reached_wanted(&self) -> u64 {
+    pub(crate) fn reached_wanted(&self) -> u64 {
         self.wanted[ROOT as usize]
     }
 
-    pub(super) fn holders(&self) -> Vec<Holder> {
+    pub(crate) fn holders(&self) -> Vec<Holder> {
         let mut found = Vec::new();
         self.explore(ROOT, &mut found);
         found
@@ -428,7 +428,7 @@ impl<'a> Search<'a> {
             reference: edge.kind,
             label: edge.label.clone(),
             stored_at: edge.line,
-            object: super::paths::without_addresses(object),
+            object: without_addresses(object),
         })
     }
 }

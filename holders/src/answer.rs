@@ -1,0 +1,60 @@
+//! A question for holders, and its answer.
+
+use crate::graph::{EdgeKind, Node};
+
+/// A block of device memory, as far as the question is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Identifies the block: several addresses may lie in one.
+    pub block: u64,
+    /// Its size, as the allocator accounts for it.
+    pub bytes: u64,
+    /// True if the question is about this block.
+    pub is_wanted: bool,
+}
+
+/// One step of a path: a reference and the object that it leads to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PathStep {
+    /// How the object before refers to this one.
+    pub reference: EdgeKind,
+    /// Name of the variable or attribute, or key of the element; may be empty.
+    pub label: String,
+    /// Line that stores the reference; 0: unknown.
+    pub stored_at: u32,
+    /// The object. It has no addresses.
+    pub object: Node,
+}
+
+/// What keeps blocks alive, and what its release would free.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Holder {
+    /// One path if one object or name holds the blocks. Several if they are freed only when all these names are released.
+    pub paths: Vec<Vec<PathStep>>,
+    /// Number of further such names.
+    pub more: usize,
+    /// Bytes of the question that it holds.
+    pub bytes: u64,
+    /// Bytes of all blocks that are freed when it is released.
+    pub releases: u64,
+    /// Number of these blocks.
+    pub blocks: usize,
+    /// Bytes among them that autograd saved for backward.
+    pub for_backward: u64,
+    /// Tensors that it holds, without those inside autograd graphs.
+    pub tensors: u32,
+    /// Keys that repeat among the many dictionaries below it and that hold the blocks: the adapters of a model, for
+    /// instance.
+    pub keys: Vec<String>,
+    /// In garbage: the reference that closes most of the cycles.
+    pub cycle: Option<PathStep>,
+}
+
+/// What holds the blocks of a question.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Explanation {
+    /// The holders, the one with the most bytes first.
+    pub holders: Vec<Holder>,
+    /// Bytes of the question that no object leads to.
+    pub unreached: u64,
+}
