@@ -107,11 +107,8 @@ fn expression(path: &[PathStep]) -> String {
                 text.push('.');
                 text.push_str(label);
             }
-            EdgeKind::Item if label.is_empty() => {
-                if !text.ends_with("[…]") {
-                    text.push_str("[…]");
-                }
-            }
+            EdgeKind::Item if label.is_empty() && text.ends_with("[…]") => {}
+            EdgeKind::Item if label.is_empty() => text.push_str("[…]"),
             EdgeKind::Item if label.bytes().all(|byte| byte.is_ascii_digit()) => text.push_str(&format!("[{label}]")),
             EdgeKind::Item => text.push_str(&format!("['{label}']")),
             EdgeKind::Closure => text.push_str(&format!(" closure {label}")),

@@ -46,10 +46,10 @@ fn explained(graph: &HeapGraph, addresses: &[u64], wanted: u64) -> Explanation {
 }
 
 fn labels(explanation: &Explanation) -> Vec<Vec<Vec<&str>>> {
-    fn of_path(path: &Vec<crate::PathStep>) -> Vec<&str> {
+    fn of_path(path: &[crate::PathStep]) -> Vec<&str> {
         path.iter().map(|step| step.label.as_str()).filter(|label| !label.is_empty()).collect()
     }
-    explanation.holders.iter().map(|holder| holder.paths.iter().map(of_path).collect()).collect()
+    explanation.holders.iter().map(|holder| holder.paths.iter().map(|path| of_path(path)).collect()).collect()
 }
 
 #[test]

@@ -806,8 +806,8 @@ _HolderRow = tuple[list[str], str, str, int, str, int, int, int, int, int, list[
 def search_holders(
     device: int | None = None, address: int | None = None, line: tuple[str, int] | None = None
 ) -> tuple[list[_HolderRow], int]:
-    """Searches for what holds the memory of the block at `address`, of a line, or all. Returns the holders, and the bytes that
-    no Python object leads to."""
+    """Searches for what holds the memory of the block at `address`, of a line, or all. Returns the holders, and the bytes
+    that no Python object leads to."""
 
 def books_start() -> None: ...
 def books_stop() -> None: ...

@@ -10,8 +10,9 @@ id), frame(id, file, line, function), variables(), arguments(), replicas(), inst
 tag(device, address, category, bytes, root, name, sharding), parallel(json), step_hook(), add_step_hook(hooks, key, code),
 await_backward(seconds), is_in_backward(), forget(address), when_dead(address), take_dead(), software(name, version,
 root), is_compiling(), compilation_is_watched(), compiled_graph(json), compiled_wrapper(path, json),
-compiled_origin(frame), out_of_memory(device, bytes, device_bytes, free_bytes), search_at_end(), compiled_root(class, variable), package_node(frame), warn(text), run_again(), run_later(),
-finish(), hold_signals(), release_signals(), and `reader`, the module.
+compiled_origin(frame), compiled_root(class, variable), package_node(frame), warn(text), run_again(), run_later(),
+out_of_memory(device, bytes, device_bytes, free_bytes), search_at_end(), finish(), hold_signals(), release_signals(), and
+`reader`, the module.
 """
 
 import atexit

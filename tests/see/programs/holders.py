@@ -5,6 +5,7 @@ import gc
 import json
 import sys
 from collections import deque
+from typing import ClassVar
 
 import memlab
 import torch
@@ -24,7 +25,7 @@ def freed(release):
 
 
 class Keeper:
-    table: dict = {}
+    table: ClassVar[dict] = {}
 
     def __init__(self):
         self.kept = []
