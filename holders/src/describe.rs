@@ -178,7 +178,9 @@ fn cure(holder: &Holder, paths: &[String]) -> String {
             "Detach what you keep: append x.detach(), or a number (x.item()).".to_owned()
         }
         _ if !holder.keys.is_empty() => "Delete entries that are no longer used (delete_adapter).".to_owned(),
-        NodeKind::Sequence | NodeKind::Mapping => format!("Bound or clear it: {name}.clear()"),
+        NodeKind::Sequence | NodeKind::Mapping => {
+            format!("Keep numbers (.item()) or CPU copies (.cpu()) in it, or bound or clear it: {name}.clear()")
+        }
         _ if has_graph => format!("{name} = {name}.detach(), or del {name} before the next forward."),
         _ => format!("del {name}"),
     }

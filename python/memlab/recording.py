@@ -1,5 +1,5 @@
-"""Recording of this program's memory: `start` and `stop` control it, `tracker`, `watch` and `log` return it, `annotate`
-names parts.
+"""Recording of this program's memory: `start` and `stop` control it, `tracker`, `watch`, `holders` and `log` return it,
+`annotate` names parts.
 
 >>> import memlab
 >>> memlab.recording.watch is memlab.watch
@@ -15,6 +15,7 @@ from memlab._namespace import lazy_names
 if TYPE_CHECKING:
     from memlab import (
         annotate,
+        holders,
         log,
         start,
         stop,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "annotate",
+    "holders",
     "log",
     "start",
     "stop",

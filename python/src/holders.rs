@@ -28,6 +28,10 @@ pub fn search_holders(
     address: Option<u64>,
     line: Option<(String, u32)>,
 ) -> PyResult<(Vec<HolderRow>, u64)> {
+    let has_devices = live_books::current().is_some_and(|live| !live.books.model().devices().is_empty());
+    if address.is_none() && !has_devices {
+        return Ok((Vec::new(), 0));
+    }
     let library = Library::get().ok_or_else(|| PyRuntimeError::new_err("memlab does not record this process"))?;
     let number = library.search_holders()?;
     python.detach(|| wait(number))?;
