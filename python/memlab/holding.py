@@ -48,8 +48,8 @@ def holders(what: torch.Tensor | str | None = None, *, device: int | None = None
     """Searches for what keeps GPU memory alive: of a tensor, of a line (`"train.py:12"`), or all of it.
 
     The search runs in a copy of the process: the program stands still for some milliseconds. It needs a process that memlab
-    records (`memlab run`, or `memlab.start()`). The result is empty while nothing is on a GPU. Raises ValueError if `what` is
-    neither, or has no memory that was recorded, and RuntimeError if no search can be made.
+    records (`memlab run`, or `memlab.start()`). The result is empty while nothing is on a GPU. Raises ValueError if `what`
+    is neither, or has no memory that was recorded, and RuntimeError if no search can be made.
 
     >>> import memlab
     >>> found = memlab.holders()  # Empty while nothing is on a GPU.
