@@ -12,7 +12,7 @@ use crate::fork;
 use crate::gpu_time;
 use crate::limit::settings;
 use crate::mover::pinning_ahead;
-use crate::python::{agent, holders};
+use crate::python::agent;
 use crate::ranges::nvtx;
 use crate::recorder::{Recorder, start};
 use crate::torch::{expected, hooks};
@@ -110,7 +110,6 @@ fn watch_exit() {
 extern "C" fn exiting(code: c_int, _: *mut c_void) {
     gate::exempt_this_thread(); // Other exit handlers' use of the card must not wait: the socket is removed.
     end(|recorder| {
-        holders::finish();
         recorder.stop_events();
         gpu_time::finish(recorder);
         recorder.interner.sources.write(&recorder.log);

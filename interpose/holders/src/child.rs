@@ -83,6 +83,8 @@ unsafe fn run(output: RawFd, work: impl FnOnce(&mut dyn Write)) -> ! {
         libc::dup2(output, 3);
         libc::syscall(libc::SYS_close_range, 4, u32::MAX, 0);
         let mut pipe = File::from_raw_fd(3);
+        // If memory runs out, the kernel ends this process, not the program.
+        let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&mut pipe)));
         // Not `_exit`, which libmemlab intercepts.
         loop {

@@ -14,25 +14,32 @@ use crate::objects;
 use crate::store_lines::Sources;
 use crate::torch::Torch;
 use crate::types::TypeKind;
-use crate::walk::{Place, Walk};
+use crate::walk::{MAX_OBJECTS, Place, Walk};
 
-/// Finds what holds the memory of tensors on GPUs; `None` if PyTorch is not loaded.
+/// Finds what holds the memory of tensors on GPUs.
+///
+/// # Errors
+///
+/// If PyTorch is not loaded or unknown, or the program has too many objects.
 ///
 /// # Safety
 ///
 /// Only in a child process that ends afterwards, on its only thread, which must hold the GIL: objects get references that
 /// are never dropped, and dictionaries for their attributes.
-pub unsafe fn find(api: &Api, interpreter: &Interpreter) -> Option<HeapGraph> {
+pub unsafe fn find(api: &Api, interpreter: &Interpreter) -> Result<HeapGraph, String> {
     // SAFETY: as the caller promises.
     unsafe {
-        let torch = Torch::find(api)?;
+        let torch = Torch::find(api).ok_or("PyTorch is not loaded, or memlab does not know this version")?;
         calm(api);
         Torch::disable_overrides(api);
         let mut walk = Walk::new(api, interpreter, torch);
         add_roots(&mut walk, api, interpreter);
         walk.follow();
+        if walk.objects.len() > MAX_OBJECTS {
+            return Err(format!("the program has more than {MAX_OBJECTS} objects"));
+        }
         walk.add_unreached();
-        Some(reduced(&Builder::new(&walk, interpreter).graph()))
+        Ok(reduced(&Builder::new(&walk, interpreter).graph()))
     }
 }
 

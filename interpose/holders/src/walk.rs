@@ -15,6 +15,9 @@ use crate::objects;
 use crate::torch::Torch;
 use crate::types::{TypeKind, Types};
 
+/// Objects beyond this number are not followed: the copy would take too much memory.
+pub const MAX_OBJECTS: usize = 8_000_000;
+
 /// What a node of the walk is.
 #[derive(Clone, Debug)]
 pub enum Place {
@@ -184,6 +187,10 @@ impl<'a> Walk<'a> {
     /// As for [`add_module`](Self::add_module).
     pub unsafe fn follow(&mut self) {
         while let Some(node) = self.waiting.pop() {
+            if self.objects.len() > MAX_OBJECTS {
+                self.waiting.clear();
+                return;
+            }
             // SAFETY: the objects of nodes are alive: nothing in this process frees any.
             unsafe { self.follow_node(node) };
         }

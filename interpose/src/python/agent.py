@@ -81,12 +81,11 @@ class Agent:
         self.torch_folder = os.path.dirname(os.path.abspath(torch.__file__))
         native.software("torch", str(torch.__version__), self.torch_folder)
         self.has_step_hook = False
+        self.has_oom_observer = False
 
     def attach(self):
         self.register_step_hook()
-        with _Harmless():
-            # What holds the memory when PyTorch is about to raise is known only then: the exception's frames end.
-            self.torch._C._cuda_attach_out_of_memory_observer(self.native.out_of_memory)
+        self.register_oom_observer()
         atexit.register(self.native.release_signals)  # Called after `at_exit`: handlers then run outside of memlab's frames.
         atexit.register(self.at_exit)
 
@@ -122,6 +121,16 @@ class Agent:
         if not self.has_step_hook:
             self.native.run_later()
 
+    def register_oom_observer(self):
+        """Makes PyTorch call memlab before it raises an out-of-memory error: what holds the memory is known only then.
+
+        Only once the program has initialized CUDA in PyTorch, because registering does that.
+        """
+        if not self.has_oom_observer and self.torch.cuda.is_initialized():
+            self.has_oom_observer = True
+            with _Harmless():
+                self.torch._C._cuda_attach_out_of_memory_observer(self.native.out_of_memory)
+
     # Modules ---------------------------------------------------------------------------------------------------------
 
     def resolve(self, unnamed):
@@ -135,6 +144,7 @@ class Agent:
             self.name_all(unnamed)
             with _Harmless():
                 self.register_step_hook()
+                self.register_oom_observer()
                 self.compiled.watch()
             # After all names: tagging may take long.
             self.tags.tag_arguments()

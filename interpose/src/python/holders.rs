@@ -19,8 +19,8 @@ use interpose_python::walk::Interpreter;
 
 /// A search that takes longer is given up.
 const SEARCH_LIMIT: Duration = Duration::from_secs(20);
-/// Time that the end of the process waits for a search.
-const END_LIMIT: Duration = Duration::from_secs(3);
+/// Time that the end of the interpreter waits for searches.
+const END_LIMIT: Duration = Duration::from_millis(1500);
 /// Maximum number of searches for growth in one process.
 const MAX_GROWTH_SEARCHES: u32 = 24;
 /// Share of the time since the last search that the next pause may take: one part of this number.
@@ -46,7 +46,7 @@ pub fn retry(recorder: &Recorder) {
     }
 }
 
-/// Searches once more if memory grows while the program ends: its last search may be long ago.
+/// Searches once more if memory grows while the program ends: its last search may be long ago. Waits for all searches.
 ///
 /// # Safety
 ///
@@ -56,6 +56,7 @@ pub unsafe fn search_at_end(api: &'static Api, recorder: &'static Recorder, inte
         // SAFETY: as the caller promises.
         unsafe { search(api, recorder, interpreter, SearchReason::Growth) };
     }
+    wait();
 }
 
 /// Searches if growth was found. Called at the end of a step, and by the agent.
@@ -98,7 +99,7 @@ pub fn request(recorder: &Recorder) -> Result<u64, String> {
 ///
 /// # Errors
 ///
-/// If the process runs no Python that memlab can read, or another search does not end.
+/// If the process runs no Python that memlab can read, or no search can be made.
 ///
 /// # Safety
 ///
@@ -107,10 +108,9 @@ pub unsafe fn search_now(recorder: &'static Recorder) -> Result<u32, String> {
     let (Some(api), Some(interpreter)) = (Api::get(), recorder.python.trusted()) else {
         return Err("this memlab does not support this version of Python".to_owned());
     };
-    wait(SEARCH_LIMIT);
     // SAFETY: as the caller promises.
     match unsafe { search(api, recorder, interpreter, SearchReason::Request) } {
-        0 => Err("another search runs, or the system refuses a process".to_owned()),
+        0 => Err("other searches run, or the system refuses a process".to_owned()),
         number => Ok(number),
     }
 }
@@ -142,8 +142,8 @@ pub unsafe fn search(
         child::spawn(|output| {
             let started = Instant::now();
             let lines = match interpose_holders::find(api, interpreter) {
-                Some(graph) => encode::holders(number, &graph, started.elapsed().as_nanos() as u64),
-                None => encode::failed_search(number, "PyTorch is not loaded, or memlab does not know this version"),
+                Ok(graph) => encode::holders(number, &graph, started.elapsed().as_nanos() as u64),
+                Err(why) => encode::failed_search(number, &why),
             };
             let _ = output.write_all(&lines);
         })
@@ -182,13 +182,11 @@ fn write_result(recorder: &Recorder, number: u32, child: Child) {
     }
 }
 
-/// Waits for a search that runs. Called when the process ends.
-pub fn finish() {
-    wait(END_LIMIT);
-}
-
-fn wait(limit: Duration) {
-    let deadline = Instant::now() + limit;
+/// Waits for searches that run.
+///
+/// Not in an exit handler: while a process without an interpreter waits, threads of PyTorch may ask for the GIL and abort.
+fn wait() {
+    let deadline = Instant::now() + END_LIMIT;
     while RUNNING.load(Ordering::Acquire) > 0 && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(2));
     }
