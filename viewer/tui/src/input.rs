@@ -10,6 +10,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use crossterm::event::{self, Event};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
 
 /// Reader thread; it ends when this is dropped.
 pub struct Input {
@@ -62,6 +63,15 @@ impl Terminal {
         self.0.as_ref().map_or(rustix::stdio::stdin(), AsFd::as_fd)
     }
 
+    /// Makes the kernel report again that the terminal has a key. crossterm waits for the edge, and misses one that comes
+    /// with a new size: it would see this key only with the next.
+    fn report_again(&self) {
+        if let Ok(attributes) = tcgetattr(self.fd()) {
+            // Setting attributes, also unchanged ones, wakes all who wait for the terminal.
+            let _ = tcsetattr(self.fd(), OptionalActions::Now, &attributes);
+        }
+    }
+
     /// True if the terminal was closed. crossterm cannot answer: it never returns once the terminal is gone.
     fn is_gone(&self) -> bool {
         let mut polled = [PollFd::from_borrowed_fd(self.fd(), PollFlags::IN)];
@@ -81,7 +91,7 @@ struct Reader {
 
 /// Interval of polling crossterm while no key arrives.
 ///
-/// crossterm reports a new terminal size first, and misses a simultaneous key until the next one.
+/// crossterm reports a new terminal size first, and misses a simultaneous key.
 const RESIZE_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// Time to wait when the terminal has a key that crossterm misses.
 const MISSED_KEY_DELAY: Duration = Duration::from_millis(10);
@@ -119,6 +129,7 @@ impl Reader {
             }
             if matches!(wake, Wake::Key) && !read {
                 std::thread::sleep(MISSED_KEY_DELAY);
+                self.terminal.report_again();
             }
         }
     }
