@@ -101,11 +101,6 @@ pub fn take_wanted() -> bool {
     IS_WANTED.swap(false, Ordering::AcqRel)
 }
 
-/// Returns true if the memory of a device grew in its last windows.
-pub fn goes_on() -> bool {
-    FLOORS.iter().any(|floor| floor.risen.load(Ordering::Relaxed) >= RISEN_WINDOWS)
-}
-
 /// Called in a forked child.
 pub fn reset_in_child() {
     IS_WANTED.store(false, Ordering::Relaxed);

@@ -11,7 +11,7 @@ tag(device, address, category, bytes, root, name, sharding), parallel(json), ste
 await_backward(seconds), is_in_backward(), forget(address), when_dead(address), take_dead(), software(name, version,
 root), is_compiling(), compilation_is_watched(), compiled_graph(json), compiled_wrapper(path, json),
 compiled_origin(frame), compiled_root(class, variable), package_node(frame), warn(text), run_again(), run_later(),
-out_of_memory(device, bytes, device_bytes, free_bytes), search_at_end(), finish(), hold_signals(), release_signals(), and
+out_of_memory(device, bytes, device_bytes, free_bytes), finish(), hold_signals(), release_signals(), and
 `reader`, the module.
 """
 
@@ -483,7 +483,6 @@ class Agent:
                         self.heap_searches.reopen()
                         self.name_all([])
                     self.tags.last()
-                    self.native.search_at_end()
             finally:
                 self.native.finish()
 

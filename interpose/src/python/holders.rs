@@ -19,8 +19,6 @@ use interpose_python::walk::Interpreter;
 
 /// A search that takes longer is given up.
 const SEARCH_LIMIT: Duration = Duration::from_secs(20);
-/// Time that the end of the interpreter waits for searches.
-const END_LIMIT: Duration = Duration::from_millis(1500);
 /// Maximum number of searches for growth in one process.
 const MAX_GROWTH_SEARCHES: u32 = 24;
 /// Share of the time since the last search that the next pause may take: one part of this number.
@@ -44,19 +42,6 @@ pub fn retry(recorder: &Recorder) {
     if growth::wants_search() && recorder.elapsed_ns() >= NEXT_SEARCH.load(Ordering::Relaxed) {
         recorder.python.schedule();
     }
-}
-
-/// Searches once more if memory grows while the program ends: its last search may be long ago. Waits for all searches.
-///
-/// # Safety
-///
-/// As for [`search_if_wanted`].
-pub unsafe fn search_at_end(api: &'static Api, recorder: &'static Recorder, interpreter: &'static Interpreter) {
-    if growth::goes_on() {
-        // SAFETY: as the caller promises.
-        unsafe { search(api, recorder, interpreter, SearchReason::Growth) };
-    }
-    wait();
 }
 
 /// Searches if growth was found. Called at the end of a step, and by the agent.
@@ -179,16 +164,6 @@ fn write_result(recorder: &Recorder, number: u32, child: Child) {
     };
     for line in lines.split_inclusive(|byte| *byte == b'\n') {
         recorder.log.append(line);
-    }
-}
-
-/// Waits for searches that run.
-///
-/// Not in an exit handler: while a process without an interpreter waits, threads of PyTorch may ask for the GIL and abort.
-fn wait() {
-    let deadline = Instant::now() + END_LIMIT;
-    while RUNNING.load(Ordering::Acquire) > 0 && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

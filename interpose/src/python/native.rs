@@ -51,7 +51,7 @@ pub fn reset_in_child() {
     locks::reset_in_child(&HELD_SIGNALS, None);
 }
 
-static METHODS: [Method; 35] = [
+static METHODS: [Method; 34] = [
     method(c"layer", layer),
     method(c"tensorless", tensorless),
     method(c"frame", frame),
@@ -69,7 +69,6 @@ static METHODS: [Method; 35] = [
     method(c"await_backward", await_backward),
     method(c"instances", instances),
     method(c"out_of_memory", out_of_memory),
-    method(c"search_at_end", search_at_end),
     method(c"tag", tag),
     method(c"parallel", parallel),
     method(c"step_hook", step_hook),
@@ -227,24 +226,6 @@ unsafe extern "C" fn add_step_hook(_: Object, arguments: Object) -> Object {
             return ptr::null_mut();
         }
         (api.Py_BuildValue)(c"i".as_ptr(), c_int::from(added))
-    }
-}
-
-/// Called when the interpreter begins to end.
-///
-/// # Safety
-///
-/// Must be called by the interpreter, with the GIL, as a function of a module with positional arguments.
-unsafe extern "C" fn search_at_end(_: Object, _arguments: Object) -> Object {
-    let Some(api) = Api::get() else { return ptr::null_mut() };
-    // SAFETY: called by the interpreter, with the GIL.
-    unsafe {
-        if let Some(recorder) = Recorder::current()
-            && let Some(interpreter) = recorder.python.trusted()
-        {
-            panics::catch(|| holders::search_at_end(api, recorder, interpreter));
-        }
-        (api.Py_BuildValue)(c"".as_ptr())
     }
 }
 
