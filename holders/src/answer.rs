@@ -16,7 +16,7 @@ pub struct Memory {
 /// One step of a path: a reference and the object that it leads to.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PathStep {
-    /// How the object before refers to this one.
+    /// The kind of reference by which the object before refers to this one.
     pub reference: EdgeKind,
     /// Name of the variable or attribute, or key of the element; may be empty.
     pub label: String,
@@ -26,7 +26,7 @@ pub struct PathStep {
     pub object: Node,
 }
 
-/// What keeps blocks alive, and what its release would free.
+/// An object or names that keep blocks alive, and the effect of their release.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Holder {
     /// One path if one object or name holds the blocks. Several if they are freed only when all these names are released.
@@ -50,7 +50,7 @@ pub struct Holder {
     pub cycle: Option<PathStep>,
 }
 
-/// What holds the blocks of a question.
+/// The holders of the blocks in question.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Explanation {
     /// The holders, the one with the most bytes first.

@@ -4,7 +4,7 @@ use crate::answer::{Holder, PathStep};
 use crate::graph::{EdgeKind, NodeKind};
 
 impl Holder {
-    /// What the holder is: `list`, `exception`, `garbage`.
+    /// The holder in a word: `list`, `exception`, `garbage`.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         kind_of(self)
@@ -23,7 +23,7 @@ impl Holder {
         self.paths.first().and_then(|path| place(path))
     }
 
-    /// What to change so that the memory is released.
+    /// The change to the program that releases the memory.
     #[must_use]
     pub fn cure(&self) -> String {
         cure(self, &self.names())
@@ -141,7 +141,7 @@ fn place(path: &[PathStep]) -> Option<StoredAt<'_>> {
     Some(StoredAt { file: &named.object.file, line: named.object.line, function: &named.object.name })
 }
 
-/// What to change so that the memory is released.
+/// The change to the program that releases the memory.
 fn cure(holder: &Holder, paths: &[String]) -> String {
     let has_graph = holder.for_backward * 4 >= holder.releases;
     let Some(last) = holder.paths.first().and_then(|path| path.last()) else { return String::new() };

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// It is node 0 of every graph.
 pub const ROOT: u32 = 0;
 
-/// What a node is, as far as a person or a cure needs to know.
+/// Kind of a node, as far as a person or a cure needs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeKind {
@@ -23,7 +23,7 @@ pub enum NodeKind {
     Call,
     /// A class.
     Class,
-    /// What only C or C++ holds: nothing that Python's collector tracks refers to it.
+    /// Objects that only C or C++ holds: nothing that Python's collector tracks refers to them.
     Native,
     /// Objects that only the garbage collector frees.
     Garbage,
@@ -62,7 +62,7 @@ impl NodeKind {
 /// An object that leads to memory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Node {
-    /// What it is.
+    /// Its kind.
     pub kind: NodeKind,
     /// Name of a module, class or function; else the name of its class.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -81,7 +81,7 @@ pub struct Node {
     pub memory: Vec<u64>,
 }
 
-/// How an object refers to another.
+/// Kind of a reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EdgeKind {
@@ -118,7 +118,7 @@ pub struct Edge {
     pub from: u32,
     /// The object referred to.
     pub to: u32,
-    /// How.
+    /// The kind of reference.
     pub kind: EdgeKind,
     /// Name of the variable or attribute, or key of the element. Empty: it has none that may be written.
     pub label: String,
@@ -163,6 +163,43 @@ impl HeapGraph {
         self.nodes.first().is_some_and(|root| root.kind == NodeKind::Root)
             && self.edges.iter().all(|edge| is_node(edge.from) && is_node(edge.to) && edge.to != ROOT)
     }
+}
+
+/// Finds the nodes from which one of these ends can be reached, in a graph of `count` nodes.
+///
+/// # Panics
+///
+/// If an edge or an end is no node.
+#[must_use]
+pub fn leading_to(
+    count: usize,
+    edges: impl Iterator<Item = (u32, u32)> + Clone,
+    ends: impl Iterator<Item = u32>,
+) -> Vec<bool> {
+    // The nodes that lead to each node, one list after the other.
+    let mut starts = vec![0_usize; count + 1];
+    for (_, to) in edges.clone() {
+        starts[to as usize + 1] += 1;
+    }
+    for index in 0..count {
+        starts[index + 1] += starts[index];
+    }
+    let mut next = starts.clone();
+    let mut sources = vec![0_u32; starts[count]];
+    for (from, to) in edges {
+        sources[next[to as usize]] = from;
+        next[to as usize] += 1;
+    }
+    let mut leads = vec![false; count];
+    let mut waiting: Vec<u32> = ends.filter(|end| !std::mem::replace(&mut leads[*end as usize], true)).collect();
+    while let Some(node) = waiting.pop() {
+        for &from in &sources[starts[node as usize]..starts[node as usize + 1]] {
+            if !std::mem::replace(&mut leads[from as usize], true) {
+                waiting.push(from);
+            }
+        }
+    }
+    leads
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]

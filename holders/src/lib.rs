@@ -1,7 +1,7 @@
-//! Who keeps memory alive: the graph of objects that hold it, what each of them would release, and the path to name.
+//! Finds the objects that keep memory alive: the graph, the memory that the release of each frees, and its names.
 //!
-//! The recorded process finds the graph ([`HeapGraph`]), reduces it and writes it to the trace. Readers ask it what
-//! holds a set of blocks ([`explain`]).
+//! The recorded process finds the graph ([`HeapGraph`]), reduces it and writes it to the trace. Readers ask it for
+//! the holders of a set of blocks ([`explain`]).
 //!
 //! # Layers
 //!
@@ -27,5 +27,5 @@ mod tests;
 pub use answer::{Explanation, Holder, Memory, PathStep};
 pub use describe::StoredAt;
 pub use explain::explain;
-pub use graph::{Edge, EdgeKind, HeapGraph, Node, NodeKind, ROOT};
+pub use graph::{Edge, EdgeKind, HeapGraph, Node, NodeKind, ROOT, leading_to};
 pub use reduce::reduced;

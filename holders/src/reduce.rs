@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::dominators::{DominatorTree, UNREACHED};
-use crate::graph::{Edge, EdgeKind, HeapGraph, Node, NodeKind, ROOT};
+use crate::graph::{Edge, EdgeKind, HeapGraph, Node, NodeKind, ROOT, leading_to};
 
 /// A container with more tensors than this gets one node for all of them.
 const MAX_NAMED_TENSORS: usize = 12;
@@ -14,8 +14,9 @@ const MAX_NAMED_TENSORS: usize = 12;
 /// alone holds them, and the many tensors of one container into one node, followed by one for all that they hold.
 #[must_use]
 pub fn reduced(graph: &HeapGraph) -> HeapGraph {
-    let kept = leading_to_memory(graph);
     let count = graph.nodes.len();
+    let with_memory = (0..).zip(&graph.nodes).filter(|(_, node)| !node.memory.is_empty()).map(|(index, _)| index);
+    let kept = leading_to(count, graph.edges.iter().map(|edge| (edge.from, edge.to)), with_memory);
     let edges = || graph.edges.iter().filter(|edge| kept[edge.from as usize] && kept[edge.to as usize]);
     let tree = DominatorTree::new(count, edges().map(|edge| (edge.from, edge.to)));
     let crowded = crowded_containers(graph, &tree, &kept);
@@ -32,25 +33,6 @@ pub fn reduced(graph: &HeapGraph) -> HeapGraph {
     }
     folder.join(edges());
     folder.reduced
-}
-
-/// Finds the nodes from which memory can be reached.
-fn leading_to_memory(graph: &HeapGraph) -> Vec<bool> {
-    let mut holders = vec![Vec::new(); graph.nodes.len()];
-    for edge in &graph.edges {
-        holders[edge.to as usize].push(edge.from);
-    }
-    let mut kept: Vec<bool> = graph.nodes.iter().map(|node| !node.memory.is_empty()).collect();
-    let mut waiting: Vec<usize> = (0..kept.len()).filter(|index| kept[*index]).collect();
-    while let Some(index) = waiting.pop() {
-        for &holder in &holders[index] {
-            if !std::mem::replace(&mut kept[holder as usize], true) {
-                waiting.push(holder as usize);
-            }
-        }
-    }
-    kept[ROOT as usize] = true;
-    kept
 }
 
 /// Finds the containers with many elements that are tensors held by nothing else.

@@ -306,7 +306,8 @@ impl<'a> Search<'a> {
         let kept: HashSet<usize> = others.flat_map(|node| self.blocks_of[node].iter().copied()).collect();
         let mut freed: HashMap<usize, bool> = HashMap::new();
         let (direct, own) = self.own_tensors(nodes);
-        let tensors = direct.iter().map(|node| self.graph.nodes[*node as usize].items.max(1)).sum();
+        let items = direct.iter().map(|node| self.graph.nodes[*node as usize].items.max(1));
+        let tensors = items.fold(0, u32::saturating_add);
         for &node in nodes {
             let is_saved = !own.contains(&node);
             for &block in self.blocks_of[node as usize].iter().filter(|block| !kept.contains(block)) {

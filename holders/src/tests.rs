@@ -187,7 +187,7 @@ fn random_graph() -> impl Strategy<Value = HeapGraph> {
                 if to < count {
                     let is_inner = !made.0.nodes[from as usize].kind.is_container();
                     let kind = if is_inner { EdgeKind::Saved } else { EdgeKind::Attribute };
-                    // Every reference has a name of its own, so that a path tells which it is.
+                    // Every reference has another name, so that a path identifies it.
                     made.edge(from, to, kind, &format!("e{number}"));
                 }
             }
@@ -201,7 +201,7 @@ fn random_graph() -> impl Strategy<Value = HeapGraph> {
 fn check(graph: &HeapGraph, found: &Explanation) -> Result<(), TestCaseError> {
     let before = reachable(graph, |_| false);
     let reached: u64 = before.iter().filter(|address| **address >= 6).map(|_| 100).sum();
-    // What nothing reaches is told apart, and no byte is held twice.
+    // Unreached bytes are counted apart, and no byte is held twice.
     prop_assert_eq!(found.unreached, 600 - reached);
     let held = found.holders.iter().map(|holder| holder.bytes).sum::<u64>();
     prop_assert!(held <= reached, "{} of {}: {:?}", held, reached, found);

@@ -4,20 +4,16 @@
 //! the process reads the rest. Lines of libraries are not kept: their files are rarely edited.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
 
 use memlab_trace::encode::{self, LineBuffer};
 use parking_lot::Mutex;
 
 use interpose_base::config::config;
+use interpose_base::file_names::is_library;
 use interpose_base::log::Log;
+use interpose_base::source_file;
 
-/// Maximum size of a file that is read.
-const MAX_FILE_BYTES: u64 = 4 << 20;
 /// Maximum bytes kept of one line: enough to recognise it.
 const MAX_LINE_BYTES: usize = 240;
 /// Maximum bytes of text kept of all lines together.
@@ -70,7 +66,7 @@ impl Sources {
             by_file.entry(file).or_default().push(line);
         }
         for (file, lines) in by_file {
-            let Ok(source) = read(&file) else { continue };
+            let Ok(source) = source_file::read(&file) else { continue };
             let source: Vec<&[u8]> = source.split(|byte| *byte == b'\n').collect();
             for line in lines {
                 let text = (line as usize).checked_sub(1).and_then(|index| source.get(index));
@@ -96,27 +92,7 @@ fn cut(text: &[u8]) -> &[u8] {
 
 /// Returns true if the lines of a file are kept: not for libraries, and not for code without a file.
 fn is_kept(file: &str) -> bool {
-    let is_library = |part: &str| part == "site-packages" || part == "dist-packages" || part.starts_with("python3.");
-    file.starts_with('/') && !file.split('/').any(is_library)
-}
-
-/// Reads a source file, unless it was changed since the program began: its present text did not run.
-///
-/// `co_filename` may be any path. Only regular files are read, since reading others could block.
-fn read(file: &str) -> io::Result<Vec<u8>> {
-    let open = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file)?;
-    let found = open.metadata()?;
-    if !found.is_file() || found.len() > MAX_FILE_BYTES || found.modified()? > began() {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    let mut bytes = Vec::new();
-    open.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
-/// Time at which this library was loaded: with the program, or later into it.
-fn began() -> SystemTime {
-    config().began
+    file.starts_with('/') && !is_library(file)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-"""What keeps GPU memory alive: `memlab.holders`."""
+"""The objects that keep GPU memory alive: `memlab.holders`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-//! What holds the GPU memory of this process, for `memlab.holders`.
+//! The holders of the GPU memory of this process, for `memlab.holders`.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-"""What keeps memory alive: each promise is compared with what PyTorch frees, in programs that hold memory in every way."""
+"""The objects that keep memory alive: each promise equals the bytes that PyTorch frees, in programs that hold memory in
+every way."""
 
 import json
 from pathlib import Path
@@ -46,7 +47,7 @@ def test_what_objects_keep_inside_is_found(memlab, name):
 
 @pytest.mark.parametrize(("name", "cure"), [("garbage", "Break the reference cycle"), ("a_ctx", "ctx.save_for_backward")])
 def test_garbage_is_told_from_what_is_held(memlab, name, cure):
-    # GIVEN a cycle that only the collector frees; THEN it is said to be garbage, AND a collection frees the promised bytes
+    # GIVEN a cycle that only the collector frees; THEN its kind is garbage, AND a collection frees the promised bytes
     found = searched(memlab, name)
     assert found["kind"] == "garbage" and cure in found["cure"], found
     assert found["releases"] == found["freed"] > 0, found

@@ -8,6 +8,7 @@ mod common;
 mod format;
 mod fuzz_seeds;
 mod gpu_work;
+mod holders;
 mod memory;
 mod model_limits;
 mod model_reference;

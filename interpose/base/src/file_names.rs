@@ -30,6 +30,21 @@ pub fn is_cell(file: &str) -> bool {
         || file == "<magic-timeit>"
 }
 
+/// Returns true for a file of an installed package or of Python's standard library.
+pub fn is_library(file: &str) -> bool {
+    file.split('/').any(|part| is_packages(part) || part.starts_with("python3."))
+}
+
+/// Returns true for a file of an installed package.
+pub fn is_installed(file: &str) -> bool {
+    file.split('/').any(is_packages)
+}
+
+/// True for the folder that contains installed packages.
+fn is_packages(part: &str) -> bool {
+    part == "site-packages" || part == "dist-packages"
+}
+
 /// Makes a file name absolute: `co_filename` may be relative to the directory in which the program was started.
 pub fn absolute(file: String) -> String {
     if file.starts_with('/') || file.starts_with('<') {

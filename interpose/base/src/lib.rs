@@ -5,7 +5,7 @@
 //! ```text
 //! log, nvml                  the trace file; use of the cards
 //! thread_sanitizer, got_patch
-//! symbols, frame_role
+//! symbols, frame_role, source_file
 //! file_names, config
 //! clock, loaded_objects, locks, panics, recursion, background, descriptors, stderr, waker
 //! ```
@@ -23,6 +23,7 @@ pub mod log;
 pub mod nvml;
 pub mod panics;
 pub mod recursion;
+pub mod source_file;
 pub mod stderr;
 pub mod symbols;
 pub mod thread_sanitizer;

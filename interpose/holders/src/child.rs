@@ -9,7 +9,9 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-/// How a child ended without a result: `signal 11`.
+use interpose_base::background::with_signals_blocked;
+
+/// Describes the end of a child without a result: `signal 11`.
 fn ending(status: libc::c_int) -> String {
     if libc::WIFSIGNALED(status) {
         format!("signal {}", libc::WTERMSIG(status))
@@ -21,7 +23,7 @@ fn ending(status: libc::c_int) -> String {
 /// A child at work.
 pub struct Child {
     pid: libc::pid_t,
-    output: Option<File>,
+    output: File,
     /// Time for which the calling thread stood still.
     pub pause: Duration,
 }
@@ -39,24 +41,19 @@ pub struct Child {
 pub unsafe fn spawn(work: impl FnOnce(&mut dyn Write)) -> io::Result<Child> {
     let (output, input) = pipe()?;
     let started = Instant::now();
-    // SAFETY: all arguments are plain integers or valid pointers. Signals are blocked so that no handler of the program runs
-    // in the copy. Without CLONE_VM the copy has its own memory, and without an exit signal it is waited for by `__WALL` only.
-    unsafe {
-        let mut all = std::mem::zeroed::<libc::sigset_t>();
-        let mut before = std::mem::zeroed::<libc::sigset_t>();
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        let pid = libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) as libc::pid_t;
-        if pid == 0 {
-            run(input.as_raw_fd(), work);
+    // No handler of the program runs in the copy. Without CLONE_VM it has its own memory, and without an exit signal it is
+    // waited for by `__WALL` only.
+    let pid = with_signals_blocked(|| {
+        // SAFETY: all arguments are plain integers; the copy runs `work`, as the caller allows, and does not return.
+        unsafe {
+            match libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) as libc::pid_t {
+                0 => run(input.as_raw_fd(), work),
+                pid if pid < 0 => Err(io::Error::last_os_error()),
+                pid => Ok(pid),
+            }
         }
-        let refused = io::Error::last_os_error();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
-        if pid < 0 {
-            return Err(refused);
-        }
-        Ok(Child { pid, output: Some(File::from(output)), pause: started.elapsed() })
-    }
+    })?;
+    Ok(Child { pid, output: File::from(output), pause: started.elapsed() })
 }
 
 fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
@@ -102,20 +99,19 @@ impl Child {
     pub fn read(mut self, limit: Duration) -> io::Result<Vec<u8>> {
         let deadline = Instant::now() + limit;
         let mut bytes = Vec::new();
-        let Some(mut output) = self.output.take() else { return Ok(bytes) };
         let mut piece = vec![0; 64 << 10];
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, format!("no result after {} s", limit.as_secs())));
             }
-            let mut waited = libc::pollfd { fd: output.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            let mut waited = libc::pollfd { fd: self.output.as_raw_fd(), events: libc::POLLIN, revents: 0 };
             // SAFETY: one descriptor, which is open.
             let ready = unsafe { libc::poll(&raw mut waited, 1, left.as_millis().min(1000) as i32) };
             if ready <= 0 {
                 continue;
             }
-            match output.read(&mut piece)? {
+            match self.output.read(&mut piece)? {
                 0 if bytes.is_empty() => {
                     return Err(io::Error::other(format!("the search ended with {}", self.ended())));
                 }
@@ -124,9 +120,7 @@ impl Child {
             }
         }
     }
-}
 
-impl Child {
     /// Waits for the end of a child that has closed its pipe.
     fn ended(&mut self) -> String {
         let mut status = 0;

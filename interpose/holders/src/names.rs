@@ -1,7 +1,8 @@
 //! Names of objects and of their references. Only names and types are read, never values.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
+use std::sync::OnceLock;
 
 use hashbrown::HashMap;
 use interpose_base::symbols;
@@ -20,7 +21,7 @@ const MAX_NAME_BYTES: usize = 64;
 /// Elements of a list up to this length are named by their position.
 const MAX_POSITIONS: isize = 16;
 
-/// How an object refers to others, by their address.
+/// Kinds and labels of an object's references, by the address of the other object.
 pub type References = HashMap<usize, (EdgeKind, String)>;
 
 /// The references of an object by which they have names.
@@ -64,13 +65,16 @@ pub unsafe fn attributes(object: Object, kind: TypeKind) -> Object {
     if matches!(kind, TypeKind::Class | TypeKind::Module) {
         return ptr::null_mut();
     }
-    let function = symbols::in_process(c"_PyObject_GetDictPtr");
-    if function.is_null() {
-        return ptr::null_mut();
-    }
-    // SAFETY: `PyObject **_PyObject_GetDictPtr(PyObject *)`, in every version; null if the class has no dictionary.
+    type GetDictPtr = unsafe extern "C" fn(Object) -> *mut Object;
+    static FUNCTION: OnceLock<Option<GetDictPtr>> = OnceLock::new();
+    let function = *FUNCTION.get_or_init(|| {
+        let found = symbols::in_process(c"_PyObject_GetDictPtr");
+        // SAFETY: `PyObject **_PyObject_GetDictPtr(PyObject *)`, in every version.
+        (!found.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, GetDictPtr>(found) })
+    });
+    let Some(function) = function else { return ptr::null_mut() };
+    // SAFETY: as for `references`. The result is null if the class has no dictionary.
     unsafe {
-        let function: unsafe extern "C" fn(Object) -> *mut Object = std::mem::transmute(function);
         let place = function(object);
         if place.is_null() { ptr::null_mut() } else { *place }
     }
@@ -294,14 +298,21 @@ unsafe fn code_of(api: &Api, kind: NodeKind, object: Object, attribute_name: &CS
 unsafe fn class_node(api: &Api, class: Object) -> Node {
     // SAFETY: as for `references`.
     unsafe {
-        let name = objects::full_name(class);
-        let mut file = String::new();
+        let file = file_of_class(api, class);
+        Node { kind: NodeKind::Class, name: objects::full_name(class), file, ..Node::default() }
+    }
+}
+
+/// The file of the module that defines a class; empty for a class that C defines.
+pub unsafe fn file_of_class(api: &Api, class: Object) -> String {
+    // SAFETY: as for `references`.
+    unsafe {
         let dictionary = objects::class_dictionary(class);
-        if !dictionary.is_null() {
-            let module = (api.PyDict_GetItemString)(dictionary, c"__module__".as_ptr());
-            file = file_of_module(api, &text(api, module));
+        if dictionary.is_null() || objects::flags(class) & objects::HEAP_TYPE == 0 {
+            return String::new();
         }
-        Node { kind: NodeKind::Class, name, file, ..Node::default() }
+        let module = (api.PyDict_GetItemString)(dictionary, c"__module__".as_ptr());
+        file_of_module(api, &text(api, module))
     }
 }
 

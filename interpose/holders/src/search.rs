@@ -1,13 +1,15 @@
 //! The graph of what holds memory, with names.
 
-use std::ffi::{CString, c_void};
+use std::ffi::c_void;
 use std::ptr;
 
 use hashbrown::HashMap;
+use interpose_base::file_names;
+use interpose_base::frame_role::FrameRole;
 use interpose_base::symbols;
 use interpose_python::api::{Api, Object};
 use interpose_python::walk::{Interpreter, MAX_DEPTH, RawFrame};
-use memlab_holders::{Edge, EdgeKind, HeapGraph, Node, NodeKind, ROOT, reduced};
+use memlab_holders::{Edge, EdgeKind, HeapGraph, Node, NodeKind, ROOT, leading_to, reduced};
 
 use crate::names::{self, References};
 use crate::objects;
@@ -35,10 +37,12 @@ pub unsafe fn find(api: &Api, interpreter: &Interpreter) -> Result<HeapGraph, St
         let mut walk = Walk::new(api, interpreter, torch);
         add_roots(&mut walk, api, interpreter);
         walk.follow();
-        if walk.objects.len() > MAX_OBJECTS {
+        if !walk.is_cut() {
+            walk.add_unreached();
+        }
+        if walk.is_cut() {
             return Err(format!("the program has more than {MAX_OBJECTS} objects"));
         }
-        walk.add_unreached();
         Ok(reduced(&Builder::new(&walk, interpreter).graph()))
     }
 }
@@ -108,8 +112,8 @@ unsafe fn add_roots(walk: &mut Walk, api: &Api, interpreter: &Interpreter) {
 
 /// Returns true for the frame in which PyTorch calls a module's forward.
 fn is_module_call(interpreter: &Interpreter, raw: &RawFrame) -> bool {
-    interpreter.name(raw.code).ends_with("_call_impl")
-        && interpreter.file(raw.code).ends_with("torch/nn/modules/module.py")
+    let (file, name) = (interpreter.file(raw.code), interpreter.name(raw.code));
+    FrameRole::of(&file, &name, &name).contains(FrameRole::MODULE_CALL)
 }
 
 /// Whose code a file is.
@@ -122,12 +126,12 @@ enum Owner {
 }
 
 fn owner_of(file: &str) -> Owner {
-    let is_installed = file.contains("/site-packages/") || file.contains("/dist-packages/");
+    let is_installed = file_names::is_installed(file);
     // memlab's agent, and its function that asks for a search.
     let is_asking = file.starts_with("<memlab") || file.ends_with("/memlab/holding.py");
     if is_asking
         || file.contains("-packages/torch/")
-        || !is_installed && file.contains("/lib/python")
+        || !is_installed && file_names::is_library(file)
         || file.starts_with("<frozen")
     {
         Owner::PyTorch
@@ -180,7 +184,8 @@ struct Builder<'w> {
 
 impl<'w> Builder<'w> {
     unsafe fn new(walk: &'w Walk<'w>, interpreter: &'w Interpreter) -> Self {
-        let kept = leading_to_memory(walk);
+        let edges = walk.edges.iter().map(|edge| (edge.0, edge.1));
+        let kept = leading_to(walk.objects.len(), edges, walk.memory.iter().map(|memory| memory.0));
         let mut holders: HashMap<u32, Vec<u32>> = HashMap::new();
         for &(from, to, _) in walk.edges.iter().filter(|edge| kept[edge.0 as usize] && kept[edge.1 as usize]) {
             holders.entry(to).or_default().push(from);
@@ -297,24 +302,11 @@ impl<'w> Builder<'w> {
                 }
                 (Place::Object(TypeKind::Object), EdgeKind::Attribute) => {
                     let class = objects::class_of(self.walk.objects[node as usize]);
-                    let file = self.file_of_class(class);
+                    let file = names::file_of_class(self.api, class);
                     if file.is_empty() || is_library(&file) { 0 } else { self.sources.line_of(&file, 0, label) }
                 }
                 _ => 0,
             }
-        }
-    }
-
-    unsafe fn file_of_class(&self, class: Object) -> String {
-        // SAFETY: as for `line`.
-        unsafe {
-            let dictionary = objects::class_dictionary(class);
-            if dictionary.is_null() || objects::flags(class) & objects::HEAP_TYPE == 0 {
-                return String::new();
-            }
-            let name = CString::from(c"__module__");
-            let module = (self.api.PyDict_GetItemString)(dictionary, name.as_ptr());
-            names::file_of_module(self.api, &names::text(self.api, module))
         }
     }
 
@@ -344,7 +336,7 @@ impl<'w> Builder<'w> {
                     let object = self.walk.objects[node as usize];
                     let mut described = names::described(self.api, object, *kind);
                     if *kind == TypeKind::Object {
-                        let file = self.file_of_class(objects::class_of(object));
+                        let file = names::file_of_class(self.api, objects::class_of(object));
                         described.file = if is_library(&file) { String::new() } else { file };
                     }
                     described
@@ -352,37 +344,4 @@ impl<'w> Builder<'w> {
             }
         }
     }
-}
-
-/// The nodes of a walk from which memory can be reached.
-fn leading_to_memory(walk: &Walk) -> Vec<bool> {
-    let count = walk.objects.len();
-    let mut starts = vec![0_u32; count + 1];
-    for edge in &walk.edges {
-        starts[edge.1 as usize + 1] += 1;
-    }
-    for index in 0..count {
-        starts[index + 1] += starts[index];
-    }
-    let mut next = starts.clone();
-    let mut holders = vec![0_u32; walk.edges.len()];
-    for &(from, to, _) in &walk.edges {
-        holders[next[to as usize] as usize] = from;
-        next[to as usize] += 1;
-    }
-    let mut kept = vec![false; count];
-    let mut waiting = Vec::new();
-    for &(node, _) in &walk.memory {
-        if !std::mem::replace(&mut kept[node as usize], true) {
-            waiting.push(node);
-        }
-    }
-    while let Some(node) = waiting.pop() {
-        for &holder in &holders[starts[node as usize] as usize..starts[node as usize + 1] as usize] {
-            if !std::mem::replace(&mut kept[holder as usize], true) {
-                waiting.push(holder);
-            }
-        }
-    }
-    kept
 }

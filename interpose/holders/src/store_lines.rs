@@ -1,21 +1,18 @@
 //! The line of a program that stores a name, by a search of its source text.
 
-use std::fs::File;
-use std::io::Read;
-
 use hashbrown::HashMap;
-
-/// Maximum size of a file that is read.
-const MAX_FILE_BYTES: u64 = 4 << 20;
+use interpose_base::source_file;
 
 /// Methods by which containers grow.
 const GROWING: [&str; 9] =
     ["append", "extend", "add", "insert", "put", "setdefault", "update", "appendleft", "put_nowait"];
 
-/// Source files, read once each.
+/// Source files, read once each, and the lines found in them.
 #[derive(Default)]
 pub struct Sources {
     files: HashMap<String, Vec<String>>,
+    /// By file, first line of the function and name: many objects of a class have the same attributes.
+    found: HashMap<(String, u32, String), u32>,
 }
 
 impl Sources {
@@ -27,6 +24,16 @@ impl Sources {
         if name.is_empty() || file.starts_with('<') {
             return 0;
         }
+        let key = (file.to_owned(), from, name.to_owned());
+        if let Some(&line) = self.found.get(&key) {
+            return line;
+        }
+        let line = self.searched(file, from, name);
+        self.found.insert(key, line);
+        line
+    }
+
+    fn searched(&mut self, file: &str, from: u32, name: &str) -> u32 {
         let lines = self.files.entry(file.to_owned()).or_insert_with(|| read(file));
         let body = match from {
             0 => 0..lines.len(),
@@ -45,11 +52,7 @@ impl Sources {
 }
 
 fn read(file: &str) -> Vec<String> {
-    let mut bytes = Vec::new();
-    let is_read = File::open(file).and_then(|file| file.take(MAX_FILE_BYTES).read_to_end(&mut bytes)).is_ok();
-    if !is_read {
-        return Vec::new();
-    }
+    let bytes = source_file::read(file).unwrap_or_default();
     String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect()
 }
 
@@ -77,7 +80,7 @@ enum Stored {
     Assigned,
 }
 
-/// How a line stores the variable: `name.append(…)`, `name[…] = …`, `name += …`, `name = …`, `name, other = …`.
+/// Returns the way in which a line stores the variable: `name.append(…)`, `name[…] = …`, `name += …`, `name = …`, `name, other = …`.
 fn stores(line: &str, name: &str) -> Option<Stored> {
     let code = line.trim_start();
     if code.starts_with('#') {

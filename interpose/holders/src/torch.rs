@@ -1,4 +1,4 @@
-//! What tensors and nodes of autograd graphs refer to in C++, by PyTorch's own getters.
+//! References of tensors and nodes of autograd graphs in C++, by PyTorch's own getters.
 
 use std::ffi::{CStr, c_void};
 use std::ptr;

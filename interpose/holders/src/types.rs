@@ -1,4 +1,4 @@
-//! What the objects of a type are, determined once per type.
+//! Kinds of objects, determined once for each type.
 
 use std::ffi::CStr;
 
@@ -8,7 +8,7 @@ use interpose_python::api::{Api, Object};
 
 use crate::objects::{self, Property, Traverse};
 
-/// What the objects of a type are.
+/// Kind of the objects of a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TypeKind {
     Class,

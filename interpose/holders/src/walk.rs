@@ -18,7 +18,7 @@ use crate::types::{TypeKind, Types};
 /// Objects beyond this number are not followed: the copy would take too much memory.
 pub const MAX_OBJECTS: usize = 8_000_000;
 
-/// What a node of the walk is.
+/// Kind of a node of the walk.
 #[derive(Clone, Debug)]
 pub enum Place {
     /// The virtual root.
@@ -29,9 +29,9 @@ pub enum Place {
     Frame(usize),
     /// A frame of PyTorch or Python inside of which no other code runs.
     Call(usize),
-    /// What only C holds.
+    /// Objects that only C holds.
     Native,
-    /// What only the garbage collector frees.
+    /// Objects that only the garbage collector frees.
     Garbage,
     Object(TypeKind),
 }
@@ -187,13 +187,17 @@ impl<'a> Walk<'a> {
     /// As for [`add_module`](Self::add_module).
     pub unsafe fn follow(&mut self) {
         while let Some(node) = self.waiting.pop() {
-            if self.objects.len() > MAX_OBJECTS {
-                self.waiting.clear();
+            if self.is_cut() {
                 return;
             }
             // SAFETY: the objects of nodes are alive: nothing in this process frees any.
             unsafe { self.follow_node(node) };
         }
+    }
+
+    /// Returns true if the walk stopped, because the program has too many objects.
+    pub fn is_cut(&self) -> bool {
+        self.objects.len() > MAX_OBJECTS
     }
 
     unsafe fn follow_node(&mut self, node: u32) {
@@ -217,13 +221,13 @@ impl<'a> Walk<'a> {
             for (part, kind) in parts {
                 self.arrive(node, part, kind);
             }
-            self.buffer.clear();
             if let Some(traverse) = info.traverse {
                 let mut referents = std::mem::take(&mut self.buffer);
                 objects::each_referent(object, traverse, &mut |referent| referents.push(referent));
                 for &referent in &referents {
                     self.arrive(node, referent, EdgeKind::Unnamed);
                 }
+                referents.clear();
                 self.buffer = referents;
             }
         }
@@ -259,7 +263,8 @@ impl<'a> Walk<'a> {
                 }
             }
             self.follow();
-            // What the roots reach has names. C mostly refers to it for the time of a call: values on the stacks of frames.
+            // Objects that the roots reach have names. C mostly refers to them for the time of a call, such as from the
+            // stacks of frames.
             self.edges.retain(|edge| edge.0 < native || edge.1 >= reached);
             // The rest may be garbage. Its own references decide.
             let garbage = self.add(ptr::null_mut(), Place::Garbage);
@@ -289,7 +294,7 @@ impl<'a> Walk<'a> {
             next.entry(from).or_default().push(to);
         }
         let mut held: HashSet<u32> = HashSet::new();
-        // What the nodes before `first` refer to is held; they are not garbage.
+        // Objects to which the nodes before `first` refer are held.
         let mut waiting: Vec<u32> =
             next.iter().filter(|(from, _)| **from < first).flat_map(|(_, to)| to.iter().copied()).collect();
         while let Some(node) = waiting.pop() {

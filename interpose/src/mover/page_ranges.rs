@@ -168,7 +168,7 @@ fn split_piece(
                 PhysicalPlace::Device(handle)
             } else {
                 secure(bytes, memory.mapped_host_bytes(), contexts).map_err(|_| Code::OUT_OF_MEMORY)?;
-                progress.expect(bytes); // The copy in the arena comes back.
+                progress.expect(bytes); // The pages in the arena are copied back, too.
                 PhysicalPlace::Arena(ARENA.lock().take(bytes).ok_or(Code::OUT_OF_MEMORY)?)
             };
             pieces.push(Piece::new(start + offset, bytes, place));

@@ -23,6 +23,7 @@ const SEARCH_LIMIT: Duration = Duration::from_secs(20);
 const MAX_GROWTH_SEARCHES: u32 = 24;
 /// Share of the time since the last search that the next pause may take: one part of this number.
 const PAUSE_SHARE: u64 = 25;
+
 static LAST_SEARCH: AtomicU32 = AtomicU32::new(0);
 static GROWTH_SEARCHES: AtomicU32 = AtomicU32::new(0);
 /// Time from which the next search for growth may be made.
@@ -39,9 +40,14 @@ static IS_REQUESTED: AtomicBool = AtomicBool::new(false);
 
 /// Asks for the agent again if growth was found and a search may be made now. Called a few times a second.
 pub fn retry(recorder: &Recorder) {
-    if growth::wants_search() && recorder.elapsed_ns() >= NEXT_SEARCH.load(Ordering::Relaxed) {
+    if is_due(recorder) {
         recorder.python.schedule();
     }
+}
+
+/// Returns true if growth was found and a search may be made now.
+fn is_due(recorder: &Recorder) -> bool {
+    growth::wants_search() && recorder.elapsed_ns() >= NEXT_SEARCH.load(Ordering::Relaxed)
 }
 
 /// Searches if growth was found. Called at the end of a step, and by the agent.
@@ -55,8 +61,7 @@ pub unsafe fn search_if_wanted(api: &'static Api, recorder: &'static Recorder, i
         unsafe { search(api, recorder, interpreter, SearchReason::Request) };
         return;
     }
-    if growth::wants_search()
-        && recorder.elapsed_ns() >= NEXT_SEARCH.load(Ordering::Relaxed)
+    if is_due(recorder)
         && growth::take_wanted()
         && GROWTH_SEARCHES.fetch_add(1, Ordering::Relaxed) < MAX_GROWTH_SEARCHES
     {
@@ -137,20 +142,18 @@ pub unsafe fn search(
     let pause_ns = child.as_ref().map_or(0, |child| child.pause.as_nanos() as u64);
     NEXT_SEARCH.store(recorder.elapsed_ns() + PAUSE_SHARE * pause_ns, Ordering::Relaxed);
     recorder.log.append(&encode::holder_search(&HolderSearch { holder_search: number, time, reason, pause_ns }));
-    let is_started = match child {
-        Ok(child) => background::spawn("memlab holders", move || {
+    let started = child.and_then(|child| {
+        background::spawn("memlab holders", move || {
             let _guard = RecursionGuard::enter();
             write_result(recorder, number, child);
             RUNNING.fetch_sub(1, Ordering::AcqRel);
         })
-        .is_ok(),
-        Err(error) => {
-            recorder.warn(&format!("no search for what holds the memory: the system refuses a process ({error})"));
-            false
-        }
-    };
-    if !is_started {
+    });
+    if let Err(error) = started {
         RUNNING.fetch_sub(1, Ordering::AcqRel);
+        let why = format!("the system refuses a process or thread ({error})");
+        recorder.log.append(&encode::failed_search(number, &why));
+        recorder.warn(&format!("no search for what holds the memory: {why}"));
         return 0;
     }
     number
@@ -169,8 +172,10 @@ fn write_result(recorder: &Recorder, number: u32, child: Child) {
 
 /// Called in a forked child, whose memory is another's.
 pub fn reset_in_child() {
-    RUNNING.store(0, Ordering::Relaxed);
-    OOM_SEARCHES.store(0, Ordering::Relaxed);
+    for count in [&RUNNING, &OOM_SEARCHES, &GROWTH_SEARCHES] {
+        count.store(0, Ordering::Relaxed);
+    }
+    NEXT_SEARCH.store(0, Ordering::Relaxed);
+    IS_REQUESTED.store(false, Ordering::Relaxed);
     growth::reset_in_child();
-    GROWTH_SEARCHES.store(0, Ordering::Relaxed);
 }

@@ -51,7 +51,7 @@ keeper = Keeper()
 slotted = Slotted()
 
 
-# Each makes memory that something holds; `RELEASES` lets go of it. What they ask about is in no variable.
+# Each makes memory that one object or name holds. `RELEASES` releases it.
 
 
 def a_list():

@@ -53,7 +53,7 @@ impl From<BlockAtSearch> for (i32, u64, u64, u32) {
     }
 }
 
-/// What holds blocks, as a search found it.
+/// The holders of blocks that a search found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HeldView {
     /// Number of the search, from 1.
@@ -104,7 +104,9 @@ impl Searches {
         });
     }
 
-    pub(crate) fn add(&mut self, search: Search) {
+    /// Adds a search: one that begins, or one of a keyframe, which may contain anything.
+    pub(crate) fn add(&mut self, mut search: Search) {
+        search.is_complete &= search.graph.is_valid();
         if self.list.len() >= MAX_SEARCHES {
             self.list.remove(0);
         }
@@ -140,16 +142,15 @@ impl Searches {
 
     /// The time of the latest search that has ended.
     pub(crate) fn last_ended(&self) -> Option<u64> {
-        let has_ended = |search: &&Arc<Search>| search.is_complete || !search.failed.is_empty();
-        self.list.iter().rfind(has_ended).map(|search| search.time)
+        self.list.iter().rfind(|search| search.outcome().is_some()).map(|search| search.time)
     }
 
-    /// Why searches found nothing.
+    /// Reasons for which searches found nothing.
     pub(crate) fn failures(&self) -> impl Iterator<Item = &str> {
         self.list.iter().rev().map(|search| search.failed.as_str()).filter(|failed| !failed.is_empty())
     }
 
-    /// What holds the memory that these stacks allocated on a device, at the search at which most of it was alive, after
+    /// Returns the holders of the memory that these stacks allocated on a device, at the search at which most of it was alive, after
     /// `from` steps or iterations.
     pub(crate) fn of_stacks(&self, device: i32, stacks: &[u32], from: u64) -> Option<HeldView> {
         let is_later = |search: &&Arc<Search>| search.compared.iter().any(|(on, ended)| *on == device && *ended > from);
@@ -161,14 +162,14 @@ impl Searches {
         (bytes > 0).then(|| search.explained(&is_wanted))
     }
 
-    /// What held the block that contains an address, at the search of this number.
+    /// Returns the holders of the block that contains an address, at the search of this number.
     pub(crate) fn of_address(&self, number: u32, address: u64) -> Option<HeldView> {
         let search = self.complete(number)?;
         let holds = |block: &BlockAtSearch| block.address <= address && address - block.address < block.bytes;
         search.blocks.iter().any(holds).then(|| search.explained(&holds))
     }
 
-    /// What held the blocks of these stacks, at the search of this number.
+    /// Returns the holders of the wanted blocks, at the search of this number.
     pub(crate) fn of_stacks_at(&self, number: u32, is_wanted: &dyn Fn(i32, u32) -> bool) -> Option<HeldView> {
         Some(self.complete(number)?.explained(&|block| is_wanted(block.device, block.stack)))
     }
@@ -179,14 +180,10 @@ impl Searches {
 
     /// True if the search of this number has ended; with the reason if it found nothing.
     pub(crate) fn ended(&self, number: u32) -> Option<Result<(), &str>> {
-        let search = self.list.iter().rfind(|search| search.number == number)?;
-        match search.failed.as_str() {
-            "" => search.is_complete.then_some(Ok(())),
-            why => Some(Err(why)),
-        }
+        self.list.iter().rfind(|search| search.number == number)?.outcome()
     }
 
-    /// What held the memory of a device at the latest search, or at the latest for a reason.
+    /// Returns the holders of the memory of a device at the latest search, or at the latest for a reason.
     pub(crate) fn at(&self, device: i32, reason: Option<SearchReason>) -> Option<HeldView> {
         let is_it = |search: &&Arc<Search>| search.is_complete && reason.is_none_or(|reason| search.reason == reason);
         let search = self.list.iter().rfind(is_it)?;
@@ -195,8 +192,16 @@ impl Searches {
 }
 
 impl Search {
+    /// `Ok` if the search has ended, the reason if it found nothing; `None`: it runs.
+    fn outcome(&self) -> Option<Result<(), &str>> {
+        match self.failed.as_str() {
+            "" => self.is_complete.then_some(Ok(())),
+            why => Some(Err(why)),
+        }
+    }
+
     fn bytes(&self, is_wanted: &dyn Fn(&BlockAtSearch) -> bool) -> u64 {
-        self.blocks.iter().filter(|block| is_wanted(block)).map(|block| block.bytes).sum()
+        self.blocks.iter().filter(|block| is_wanted(block)).fold(0, |sum, block| sum.saturating_add(block.bytes))
     }
 
     fn explained(&self, is_wanted: &dyn Fn(&BlockAtSearch) -> bool) -> HeldView {

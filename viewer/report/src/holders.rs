@@ -1,4 +1,4 @@
-//! What holds memory: printed, and in JSON.
+//! Holders of memory: printed, and in JSON.
 
 use memlab_trace::HeldView;
 use serde::Serialize;
@@ -7,7 +7,7 @@ use memlab_base::findings::holder::{HolderView, holders};
 use memlab_base::text::{clean, wrapped};
 use memlab_units::format::{self, size};
 
-/// What holds the memory of a device, in JSON.
+/// The holders of the memory of a device, in JSON.
 #[derive(Serialize)]
 pub struct DeviceRow {
     device: i32,
@@ -46,7 +46,7 @@ impl From<HolderView> for HolderRow {
 }
 
 impl DeviceRow {
-    /// What a search found on a device.
+    /// Returns the holders that a search found on a device.
     #[must_use]
     pub fn of(device: i32, held: &HeldView, directory: &str) -> Self {
         Self {
@@ -61,7 +61,7 @@ impl DeviceRow {
     }
 }
 
-/// What a search found on a device, as text.
+/// Returns the holders that a search found on a device, as text.
 #[must_use]
 pub fn lines(device: i32, held: &HeldView, directory: &str, columns: usize) -> Vec<String> {
     let mut lines = vec![format!(

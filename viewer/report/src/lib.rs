@@ -9,7 +9,7 @@
 //! plan::answer                                                     a plan, as values
 //! plan::phases, plan::ranks, plan::sequence                        evaluation, saving; one rank of several; steps of different lengths
 //! diff, report                                                     printed comparisons and reports
-//! holders                                                          what holds memory
+//! holders                                                          holders of memory
 //! advice, page                                                     advice on a program; the frame of a web page
 //! export                                                           formats of other programs
 //! ```

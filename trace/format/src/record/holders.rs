@@ -1,4 +1,4 @@
-//! Who holds memory: a search of the program's objects, and the graph that it found.
+//! A search for the objects that hold memory, and the graph that it found.
 
 use memlab_holders::{Edge, Node};
 use serde::{Deserialize, Serialize};

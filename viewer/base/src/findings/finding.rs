@@ -77,7 +77,7 @@ pub struct Finding {
     pub what: Words,
     /// Next action.
     pub next: String,
-    /// What keeps the memory alive, if a search found it.
+    /// The objects that keep the memory alive, if a search found them.
     pub holders: Vec<HolderView>,
 }
 

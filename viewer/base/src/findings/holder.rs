@@ -1,4 +1,4 @@
-//! What keeps memory alive, in words: the object or the names, what their release frees, and the cure.
+//! Holders of memory in words: the object or the names, the memory that their release frees, and the cure.
 
 use memlab_trace::HeldView;
 use memlab_trace::holders::{EdgeKind, Holder, NodeKind, PathStep};
@@ -7,12 +7,12 @@ use memlab_units::format::{self, size};
 use super::words::Words;
 use crate::text;
 
-/// What keeps memory alive, for people and for JSON.
+/// An object or names that keep memory alive, for people and for JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HolderView {
     /// One path as Python code; several if only their release together frees the memory.
     pub paths: Vec<String>,
-    /// What it is: `list`, `exception`, `garbage`.
+    /// The holder in a word: `list`, `exception`, `garbage`.
     pub kind: &'static str,
     /// File and line that store it, and function; empty if unknown.
     pub place: String,
@@ -24,7 +24,7 @@ pub struct HolderView {
     pub blocks: usize,
     /// Description in a sentence.
     pub what: Words,
-    /// What to change.
+    /// The change to the program.
     pub cure: String,
     /// True if it is hardly what the program wants to keep: an exception, garbage, graphs for backward in a container.
     pub is_avoidable: bool,

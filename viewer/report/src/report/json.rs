@@ -54,7 +54,7 @@ struct FindingRow {
     /// Description, followed by the next action.
     what: String,
     next: String,
-    /// What keeps the memory alive; empty if no search found it.
+    /// The objects that keep the memory alive; empty if no search found them.
     holders: Vec<HolderRow>,
 }
 
