@@ -44,10 +44,13 @@ pub struct Holder {
     /// Tensors that it holds, without those inside autograd graphs.
     pub tensors: u32,
     /// Keys that repeat among the many dictionaries below it and that hold the blocks: the adapters of a model, for
-    /// instance.
+    /// instance. If there are any, the release is that of their entries.
     pub keys: Vec<String>,
     /// In garbage: the reference that closes most of the cycles.
     pub cycle: Option<PathStep>,
+    /// Of garbage: the number of collections that free it all. A collection frees the outermost of custom autograd functions
+    /// that follow each other.
+    pub collections: u32,
 }
 
 /// The holders of the blocks in question.

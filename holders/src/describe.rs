@@ -17,6 +17,12 @@ impl Holder {
         self.paths.iter().map(|path| expression(path)).collect()
     }
 
+    /// Its names for a `del`, separated by commas.
+    #[must_use]
+    pub fn names_to_delete(&self) -> String {
+        names_to_delete(&self.paths)
+    }
+
     /// Where it is stored: file, line and function; `None`: unknown.
     #[must_use]
     pub fn place(&self) -> Option<StoredAt<'_>> {
@@ -29,6 +35,18 @@ impl Holder {
         cure(self, &self.names())
     }
 
+    /// True if much of what it keeps was saved for backward.
+    #[must_use]
+    pub fn has_graph(&self) -> bool {
+        self.for_backward * 4 >= self.releases && !self.is_native_by_sign()
+    }
+
+    /// True if it is autocast's weight cache or another process.
+    #[must_use]
+    pub fn is_native_by_sign(&self) -> bool {
+        self.paths.first().and_then(|path| path.last()).is_some_and(|step| step.object.holds_the_rest())
+    }
+
     /// True if it is hardly what the program wants to keep: an exception, garbage, a cache, or graphs for backward in a
     /// container.
     #[must_use]
@@ -36,6 +54,7 @@ impl Holder {
         match self.paths.first().and_then(|path| path.last()).map(|step| step.object.kind) {
             Some(NodeKind::Exception | NodeKind::Traceback | NodeKind::Garbage | NodeKind::Cache) => true,
             Some(NodeKind::Sequence | NodeKind::Mapping) => self.for_backward > 0,
+            Some(NodeKind::Native) => self.is_native_by_sign(),
             _ => false,
         }
     }
@@ -71,7 +90,11 @@ fn kind_of(holder: &Holder) -> &'static str {
         NodeKind::Generator => "generator",
         NodeKind::Context => "ctx",
         NodeKind::Garbage => "garbage",
-        NodeKind::Native => "native",
+        NodeKind::Native => match last.object.name.as_str() {
+            "autocast" => "autocast cache",
+            "ipc" => "other process",
+            _ => "native",
+        },
         NodeKind::Module => "module",
         NodeKind::Frame => "frame of",
         NodeKind::Class => "class",
@@ -127,6 +150,24 @@ fn expression(path: &[PathStep]) -> String {
     text.trim_end_matches('.').to_owned()
 }
 
+/// The names of paths for a `del`, each once: of a small container in a local variable, the variable.
+fn names_to_delete(paths: &[Vec<PathStep>]) -> String {
+    let mut names: Vec<String> = Vec::new();
+    for path in paths {
+        let local = path.iter().position(|step| step.reference == EdgeKind::Local);
+        let is_small = local.is_some_and(|at| {
+            let container = &path[at].object;
+            container.kind.is_container() && (1..=MAX_DELETED_ITEMS).contains(&container.items)
+        });
+        let end = local.filter(|_| is_small).map_or(path.len(), |at| at + 1);
+        let name = expression(&path[..end]);
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names.join(", ")
+}
+
 /// Where the last reference with a known line is stored.
 fn place(path: &[PathStep]) -> Option<StoredAt<'_>> {
     let stored = path.iter().enumerate().rev().find(|(_, step)| step.stored_at > 0);
@@ -141,13 +182,23 @@ fn place(path: &[PathStep]) -> Option<StoredAt<'_>> {
     Some(StoredAt { file: &named.object.file, line: named.object.line, function: &named.object.name })
 }
 
+/// True if the path ends in the container of a queue, of `queue` or `multiprocessing`.
+fn is_in_queue(path: &[PathStep]) -> bool {
+    path.iter().rev().nth(1).is_some_and(|step| {
+        matches!(step.object.name.as_str(), "Queue" | "LifoQueue" | "PriorityQueue" | "JoinableQueue" | "SimpleQueue")
+    })
+}
+
+/// A container with more elements is not deleted as a whole.
+const MAX_DELETED_ITEMS: u32 = 8;
+
 /// The change to the program that releases the memory.
 fn cure(holder: &Holder, paths: &[String]) -> String {
-    let has_graph = holder.for_backward * 4 >= holder.releases;
+    let has_graph = holder.has_graph();
     let Some(last) = holder.paths.first().and_then(|path| path.last()) else { return String::new() };
     let name = paths.first().map_or("", String::as_str);
     if paths.len() > 1 {
-        let names = paths.join(", ");
+        let names = names_to_delete(&holder.paths);
         return if has_graph {
             format!(
                 "Detach what you carry over (x = x.detach()), or delete the names before the next forward: del {names}"
@@ -169,10 +220,23 @@ fn cure(holder: &Holder, paths: &[String]) -> String {
             "Do not keep the exception: its traceback holds the frames of the failed call. Keep str(error).".to_owned()
         }
         NodeKind::Cache => format!("Bound the cache (maxsize=1), or clear it: {name}.cache_clear()"),
-        NodeKind::Native => {
-            "Enable no autocast across iterations, release CUDA graphs, and let other processes drop what \
-                             they received."
-                .to_owned()
+        NodeKind::Native => match last.object.name.as_str() {
+            "autocast" => {
+                "Enter a new autocast block for each task, or pass cache_enabled=False: until the outermost block \
+                           ends, autocast keeps a copy of every new leaf."
+                    .to_owned()
+            }
+            "ipc" => {
+                "Bound what the receiving process keeps, or send CPU tensors: a tensor that was sent stays allocated \
+                      here until the receiver drops it and torch.cuda.ipc_collect() is called here."
+                    .to_owned()
+            }
+            _ => "Release what holds the tensors in C++: CUDA graphs, streams of data, extensions.".to_owned(),
+        },
+        _ if is_in_queue(&holder.paths[0]) => {
+            let buffer = last.label == "_buffer"; // Of a queue between processes.
+            let receiver = if buffer { " and what the receiving process keeps" } else { "" };
+            format!("Bound the queue (maxsize=…){receiver}, take from it in time, or send CPU tensors.")
         }
         NodeKind::Sequence | NodeKind::Mapping if has_graph => {
             "Detach what you keep: append x.detach(), or a number (x.item()).".to_owned()

@@ -23,7 +23,9 @@ pub enum NodeKind {
     Call,
     /// A class.
     Class,
-    /// Objects that only C or C++ holds: nothing that Python's collector tracks refers to them.
+    /// What only C or C++ holds: nothing that Python's collector tracks refers to it. Its name is `autocast` if autocast's
+    /// weight cache is in use, or `ipc` if tensors were sent to another process: then memory that no object leads to is
+    /// theirs.
     Native,
     /// Objects that only the garbage collector frees.
     Garbage,
@@ -162,6 +164,14 @@ impl HeapGraph {
         let is_node = |index: u32| (index as usize) < count;
         self.nodes.first().is_some_and(|root| root.kind == NodeKind::Root)
             && self.edges.iter().all(|edge| is_node(edge.from) && is_node(edge.to) && edge.to != ROOT)
+    }
+}
+
+impl Node {
+    /// Returns true if memory that no object leads to is this node's.
+    #[must_use]
+    pub fn holds_the_rest(&self) -> bool {
+        self.kind == NodeKind::Native && !self.name.is_empty()
     }
 }
 

@@ -15,7 +15,10 @@ const MAX_NAMED_TENSORS: usize = 12;
 #[must_use]
 pub fn reduced(graph: &HeapGraph) -> HeapGraph {
     let count = graph.nodes.len();
-    let with_memory = (0..).zip(&graph.nodes).filter(|(_, node)| !node.memory.is_empty()).map(|(index, _)| index);
+    let with_memory = (0..)
+        .zip(&graph.nodes)
+        .filter(|(_, node)| !node.memory.is_empty() || node.holds_the_rest())
+        .map(|(index, _)| index);
     let kept = leading_to(count, graph.edges.iter().map(|edge| (edge.from, edge.to)), with_memory);
     let edges = || graph.edges.iter().filter(|edge| kept[edge.from as usize] && kept[edge.to as usize]);
     let tree = DominatorTree::new(count, edges().map(|edge| (edge.from, edge.to)));

@@ -36,6 +36,19 @@ fn joined(given: impl Iterator<Item = (HashSet<usize>, u64)>) -> Vec<(HashSet<us
     groups
 }
 
+/// Adds groups whose names are all among those of another to that one: its release frees both.
+fn within_others(mut groups: Vec<(HashSet<usize>, u64)>) -> Vec<(HashSet<usize>, u64)> {
+    groups.sort_by_key(|(names, _)| std::cmp::Reverse(names.len()));
+    let mut kept: Vec<(HashSet<usize>, u64)> = Vec::new();
+    for (names, bytes) in groups {
+        match kept.iter_mut().find(|(known, _)| names.is_subset(known)) {
+            Some(known) => known.1 += bytes,
+            None => kept.push((names, bytes)),
+        }
+    }
+    kept
+}
+
 /// The graph with a vertex for each reference and each block: then a dominator may be a name.
 pub(crate) struct Search<'a> {
     graph: &'a HeapGraph,
@@ -50,7 +63,7 @@ pub(crate) struct Search<'a> {
 
 impl<'a> Search<'a> {
     pub(crate) fn new(graph: &'a HeapGraph, memory: &'a [Memory], find: impl Fn(u64) -> Option<usize>) -> Self {
-        let blocks_of: Vec<Vec<usize>> = graph
+        let mut blocks_of: Vec<Vec<usize>> = graph
             .nodes
             .iter()
             .map(|node| {
@@ -60,6 +73,10 @@ impl<'a> Search<'a> {
                 blocks
             })
             .collect();
+        if let Some(native) = graph.nodes.iter().position(Node::holds_the_rest) {
+            let led_to: HashSet<usize> = blocks_of.iter().flatten().copied().collect();
+            blocks_of[native].extend((0..memory.len()).filter(|block| !led_to.contains(block)));
+        }
         let (nodes, references) = (graph.nodes.len(), graph.edges.len());
         let count = nodes + references + memory.len();
         let mut arcs = Vec::with_capacity(2 * references + memory.len());
@@ -161,7 +178,7 @@ impl<'a> Search<'a> {
         use NodeKind::{Class, Frame, Function, Module, Object, Root};
         match self.node(vertex).map(|node| node.kind) {
             Some(Root | Module | Frame | Class | Function) => true,
-            Some(Object) if !self.repeated_keys(vertex, &self.dominated(vertex)).is_empty() => false,
+            Some(Object) if !self.repeated_keys(vertex, &self.dominated(vertex)).0.is_empty() => false,
             Some(Object) => {
                 let large = |child: &&u32| self.wanted[**child as usize] * 4 >= self.wanted[vertex as usize];
                 let children = self.children_by_bytes(vertex);
@@ -187,8 +204,8 @@ impl<'a> Search<'a> {
         }
         if enough(rest) {
             let shared = self.shared(&self.blocks_below(vertex, &named)).into_iter();
-            let enough = shared.filter(|(_, bytes)| enough(*bytes));
-            found.extend(enough.map(|(names, bytes)| self.together(&names, bytes)));
+            let enough = within_others(shared.filter(|(_, bytes)| enough(*bytes)).collect());
+            found.extend(enough.into_iter().map(|(names, bytes)| self.together(&names, bytes)));
         }
     }
 
@@ -356,12 +373,22 @@ impl<'a> Search<'a> {
             None => self.paths.to_node(self.graph, vertex),
         };
         let is_garbage = self.node(vertex).is_some_and(|node| node.kind == NodeKind::Garbage);
+        let (mut released, mut keys) = (self.released(&nodes, &blocks), Vec::new());
+        let (repeated, references) = self.repeated_keys(vertex, &dominated);
+        if !repeated.is_empty() {
+            // If the rest of what it holds is not in question, only the entries of these keys are released.
+            let of_keys = self.released(&self.released_without(&references), &HashSet::new());
+            if of_keys.releases * 100 < released.releases * FOLLOWED_PERCENT {
+                (released, keys) = (of_keys, repeated);
+            }
+        }
         Holder {
             paths: vec![path],
             bytes: self.wanted[vertex as usize],
-            keys: self.repeated_keys(vertex, &dominated),
+            keys,
             cycle: if is_garbage { self.cycle(&nodes) } else { None },
-            ..self.released(&nodes, &blocks)
+            collections: if is_garbage { self.collections(&nodes) } else { 0 },
+            ..released
         }
     }
 
@@ -379,33 +406,66 @@ impl<'a> Search<'a> {
         found
     }
 
-    /// Keys that occur together in several dictionaries below the vertex and hold most of its wanted bytes.
-    fn repeated_keys(&self, vertex: u32, dominated: &[u32]) -> Vec<String> {
-        let mut by_dictionary: BTreeMap<u32, Vec<(&str, u64)>> = BTreeMap::new();
+    /// Keys that occur together in several dictionaries below the vertex and hold most of its wanted bytes, with the
+    /// references of these keys.
+    fn repeated_keys(&self, vertex: u32, dominated: &[u32]) -> (Vec<String>, HashSet<usize>) {
+        let mut by_dictionary: BTreeMap<u32, Vec<(&str, u64, usize)>> = BTreeMap::new();
         for &below in dominated {
             let is_key = |edge: &&Edge| {
                 let is_of_dictionary = self.graph.nodes[edge.from as usize].kind == NodeKind::Mapping;
                 is_of_dictionary && edge.kind == EdgeKind::Item && !edge.label.is_empty()
             };
             if let Some(edge) = self.edge(below).filter(is_key) {
-                by_dictionary.entry(edge.from).or_default().push((&edge.label, self.wanted[below as usize]));
+                let (bytes, index) = (self.wanted[below as usize], below as usize - self.graph.nodes.len());
+                by_dictionary.entry(edge.from).or_default().push((&edge.label, bytes, index));
             }
         }
-        let mut by_keys: BTreeMap<Vec<&str>, (usize, u64)> = BTreeMap::new();
+        let mut by_keys: BTreeMap<Vec<&str>, (usize, u64, HashSet<usize>)> = BTreeMap::new();
         for mut entries in by_dictionary.into_values() {
-            entries.retain(|(_, bytes)| *bytes > 0);
+            entries.retain(|(_, bytes, _)| *bytes > 0);
             entries.sort_unstable();
-            let bytes: u64 = entries.iter().map(|(_, bytes)| bytes).sum();
-            let sums = by_keys.entry(entries.into_iter().map(|(key, _)| key).collect()).or_default();
-            *sums = (sums.0 + 1, sums.1 + bytes);
+            let keys = entries.iter().map(|(key, ..)| *key).collect();
+            let sums = by_keys.entry(keys).or_default();
+            sums.0 += 1;
+            sums.1 += entries.iter().map(|(_, bytes, _)| bytes).sum::<u64>();
+            sums.2.extend(entries.iter().map(|(.., index)| index));
         }
         let enough = |bytes: u64| bytes * 100 >= self.wanted[vertex as usize] * FOLLOWED_PERCENT;
         let repeated =
-            by_keys.into_iter().filter(|(keys, (count, bytes))| keys.len() > 1 && *count > 1 && enough(*bytes));
-        let keys = repeated.max_by_key(|(keys, _)| keys.len()).map(|(keys, _)| keys).unwrap_or_default();
+            by_keys.into_iter().filter(|(keys, (count, bytes, _))| keys.len() > 1 && *count > 1 && enough(*bytes));
+        let (keys, (.., edges)) = repeated.max_by_key(|(keys, _)| keys.len()).unwrap_or_default();
         let mut keys: Vec<String> = keys.into_iter().map(str::to_owned).collect();
         keys.sort_by_key(|key| (key.len(), key.clone()));
-        keys
+        (keys, edges)
+    }
+
+    /// The most custom functions that follow each other in autograd graphs of these nodes, at least 1.
+    fn collections(&self, nodes: &HashSet<u32>) -> u32 {
+        let mut next: HashMap<u32, Vec<u32>> = HashMap::new();
+        for edge in self.graph.edges.iter().filter(|edge| edge.kind == EdgeKind::Graph) {
+            let is_of_graph = self.graph.nodes[edge.from as usize].kind != NodeKind::Tensor;
+            if is_of_graph && nodes.contains(&edge.from) && nodes.contains(&edge.to) {
+                next.entry(edge.from).or_default().push(edge.to);
+            }
+        }
+        // Each node after all that follow it; 0 while it waits for them, so that a cycle ends.
+        let mut depths: HashMap<u32, u32> = HashMap::new();
+        for &start in nodes {
+            let mut waiting = vec![(start, false)];
+            while let Some((node, is_done)) = waiting.pop() {
+                let following = next.get(&node).map_or(&[][..], Vec::as_slice);
+                if is_done {
+                    let below = following.iter().map(|to| depths.get(to).copied().unwrap_or(0)).max().unwrap_or(0);
+                    let is_function = self.graph.nodes[node as usize].kind == NodeKind::Context;
+                    depths.insert(node, below + u32::from(is_function));
+                } else if !depths.contains_key(&node) {
+                    depths.insert(node, 0);
+                    waiting.push((node, true));
+                    waiting.extend(following.iter().map(|to| (*to, false)));
+                }
+            }
+        }
+        depths.into_values().max().unwrap_or(0).max(1)
     }
 
     /// The reference that most cycles of garbage contain and that a person can break.

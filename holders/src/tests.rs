@@ -120,6 +120,74 @@ fn calls_that_are_about_to_return_hold_nothing() {
 }
 
 #[test]
+fn names_within_a_longer_list_of_names_are_not_told_apart() {
+    // GIVEN memory that two variables hold, and more that these and a third hold
+    let mut made = Maker::new();
+    let main = made.main();
+    let tensors: Vec<u32> = (1..=3).map(|address| made.tensor(address)).collect();
+    for (tensor, name) in tensors.iter().zip(["energy", "forces", "loss"]) {
+        made.edge(main, *tensor, EdgeKind::Global, name);
+    }
+    for (address, from) in [(7, 1), (8, 0)] {
+        let (node, saved) = (made.node(NodeKind::Autograd, "Mul"), made.tensor(address));
+        made.edge(node, saved, EdgeKind::Saved, "");
+        tensors[from..].iter().for_each(|tensor| made.edge(*tensor, node, EdgeKind::Graph, ""));
+    }
+    // WHEN asking for both, THEN the three are one holder of both
+    let found = explained(&made.0, &[1, 2, 3, 7, 8], 7);
+    assert_eq!(labels(&found), [[["energy"], ["forces"], ["loss"]]]);
+    assert_eq!((found.holders[0].bytes, found.holders[0].releases), (200, 500));
+}
+
+#[test]
+fn memory_without_an_object_is_autocasts_if_it_is_on() {
+    // GIVEN a variable, a block that no object leads to, and autocast's sign
+    let mut made = Maker::new();
+    let main = made.main();
+    let tensor = made.tensor(1);
+    made.edge(main, tensor, EdgeKind::Global, "weight");
+    for name in ["autocast", ""] {
+        let mut graph = Maker(made.0.clone());
+        let native = graph.node(NodeKind::Native, name);
+        graph.edge(ROOT, native, EdgeKind::Unnamed, "");
+        // WHEN asking for all, in a reduced graph, too
+        for graph in [graph.0.clone(), reduced(&graph.0)] {
+            let found = explained(&graph, &[1, 2], 0);
+            // THEN the block is autocast's; AND without a sign it is nobody's
+            let released: Vec<(&str, u64)> = found.holders.iter().map(|held| (held.kind(), held.releases)).collect();
+            if name.is_empty() {
+                assert_eq!((released.as_slice(), found.unreached), (&[("variable", 100)][..], 100));
+            } else {
+                assert_eq!(found.unreached, 0);
+                assert!(released.contains(&("autocast cache", 100)), "{released:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn custom_functions_that_follow_each_other_take_a_collection_each() {
+    // GIVEN garbage: two custom functions in a row, each with its output as an attribute
+    let mut made = Maker::new();
+    let garbage = made.node(NodeKind::Garbage, "");
+    made.edge(ROOT, garbage, EdgeKind::Unnamed, "");
+    let mut before = None;
+    for address in [1, 2] {
+        let (function, output) = (made.node(NodeKind::Context, "TanhBackward"), made.tensor(address));
+        made.edge(garbage, function, EdgeKind::Unnamed, "");
+        made.edge(function, output, EdgeKind::Attribute, "result");
+        made.edge(output, function, EdgeKind::Graph, "");
+        if let Some(before) = before.replace(function) {
+            made.edge(function, before, EdgeKind::Graph, "");
+        }
+    }
+    // THEN all is promised, after two collections
+    let found = explained(&made.0, &[1, 2], 0);
+    let holder = &found.holders[0];
+    assert_eq!((holder.kind(), holder.releases, holder.collections), ("garbage", 200, 2));
+}
+
+#[test]
 fn keys_that_repeat_below_a_model_are_named() {
     // GIVEN a model with two layers, each with a dictionary of adapters
     let mut made = Maker::new();

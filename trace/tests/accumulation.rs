@@ -181,6 +181,36 @@ fn memory_grows_over_iterations_in_a_program_without_an_optimizer() {
 }
 
 #[test]
+fn iterations_after_the_last_step_are_compared() {
+    // GIVEN steps of twelve micro-batches each, which are freed at the step
+    let mut training = Training::new();
+    let micro_batch = |training: &mut Training| {
+        let kept = training.forward(3, 5);
+        let gradient = training.block(512, 3, 1, 2 | 16);
+        training.free(gradient);
+        kept
+    };
+    for _ in 0..4 {
+        let kept: Vec<u64> = (0..12).map(|_| micro_batch(&mut training)).collect();
+        kept.into_iter().for_each(|address| training.free(address));
+        training.step();
+    }
+    let after_steps = |model: &Model| {
+        let piles = model.accumulations(0).into_iter();
+        let mut piles = piles.filter(|pile| matches!(pile.span, AccumulationSpan::AfterSteps { .. }));
+        piles.next().map(|pile| (pile.span, pile.stacks[0].stack, pile.stacks[0].bytes))
+    };
+    // THEN they are no growth; WHEN an evaluation runs forty such iterations that keep their memory, THEN these are
+    assert_eq!(after_steps(&training.model), None);
+    for _ in 0..40 {
+        micro_batch(&mut training);
+    }
+    let found = Some((AccumulationSpan::AfterSteps { from: 26, to: 40 }, 3, 14 * 4096));
+    assert_eq!(after_steps(&training.model), found);
+    assert_eq!(after_steps(&restored(&training.model)), found);
+}
+
+#[test]
 fn parameters_that_an_inference_keeps_are_growth() {
     // GIVEN forwards without backward, before each second of which parameters are added
     let mut training = Training::new();

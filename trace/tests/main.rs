@@ -6,6 +6,7 @@ mod accumulation;
 mod categories;
 mod common;
 mod format;
+mod forwards;
 mod fuzz_seeds;
 mod gpu_work;
 mod holders;

@@ -10,6 +10,7 @@
 //! search                the graph, with names
 //! walk, names           the objects that lead to memory; their names
 //! torch, store_lines    what tensors refer to in C++; the line that stores a name
+//! signs                 what C++ holds by itself
 //! types                 what the objects of a type are
 //! objects
 //! ```
@@ -17,6 +18,7 @@
 mod names;
 mod objects;
 mod search;
+mod signs;
 mod store_lines;
 mod torch;
 mod types;

@@ -185,7 +185,11 @@ struct Builder<'w> {
 impl<'w> Builder<'w> {
     unsafe fn new(walk: &'w Walk<'w>, interpreter: &'w Interpreter) -> Self {
         let edges = walk.edges.iter().map(|edge| (edge.0, edge.1));
-        let kept = leading_to(walk.objects.len(), edges, walk.memory.iter().map(|memory| memory.0));
+        // What C++ holds by a sign of its own is memory that no object leads to.
+        let native = (0..).zip(&walk.places).filter(|(_, place)| matches!(place, Place::Native)).map(|(node, _)| node);
+        let native = native.filter(|_| !walk.native_sign.is_empty());
+        let ends = walk.memory.iter().map(|memory| memory.0).chain(native);
+        let kept = leading_to(walk.objects.len(), edges, ends);
         let mut holders: HashMap<u32, Vec<u32>> = HashMap::new();
         for &(from, to, _) in walk.edges.iter().filter(|edge| kept[edge.0 as usize] && kept[edge.1 as usize]) {
             holders.entry(to).or_default().push(from);
@@ -330,7 +334,7 @@ impl<'w> Builder<'w> {
                         ..Node::default()
                     }
                 }
-                Place::Native => Node { kind: NodeKind::Native, ..Node::default() },
+                Place::Native => Node { kind: NodeKind::Native, name: self.walk.native_sign.into(), ..Node::default() },
                 Place::Garbage => Node { kind: NodeKind::Garbage, ..Node::default() },
                 Place::Object(kind) => {
                     let object = self.walk.objects[node as usize];

@@ -12,6 +12,7 @@ use interpose_python::walk::{Interpreter, RawFrame};
 use memlab_holders::EdgeKind;
 
 use crate::objects;
+use crate::signs;
 use crate::torch::Torch;
 use crate::types::{TypeKind, Types};
 
@@ -54,6 +55,8 @@ pub struct Walk<'a> {
     pub frames: Vec<RawFrame>,
     /// Names of the local variables of each frame, as edges of the frame.
     pub locals: HashMap<(u32, u32), String>,
+    /// Sign of what C++ holds by itself, as the name of its node; may be empty.
+    pub native_sign: &'static str,
     waiting: Vec<u32>,
     buffer: Vec<Object>,
 }
@@ -67,6 +70,8 @@ impl<'a> Walk<'a> {
             api,
             interpreter,
             types: Types::new(torch.tensor, torch.function_base),
+            // SAFETY: the caller holds the GIL.
+            native_sign: unsafe { signs::of(api) },
             torch,
             objects: vec![ptr::null_mut()],
             places: vec![Place::Root],
@@ -248,6 +253,9 @@ impl<'a> Walk<'a> {
                 is_relevant |= matches!(kind, TypeKind::Tensor | TypeKind::Context | TypeKind::Autograd);
             }
             if !is_relevant {
+                if !self.native_sign.is_empty() {
+                    self.add_root(ptr::null_mut(), Place::Native);
+                }
                 return;
             }
             let reached = self.objects.len() as u32;
@@ -257,8 +265,8 @@ impl<'a> Walk<'a> {
                 let object = address as Object;
                 match held {
                     0 => {}
-                    // PyTorch's C++ adds one to a tensor that a node of an autograd graph holds.
-                    1 if self.kind_of(object) == TypeKind::Tensor => doubtful.push(object),
+                    // PyTorch's C++ adds one to a tensor or custom function that a node of an autograd graph holds.
+                    1 if matches!(self.kind_of(object), TypeKind::Tensor | TypeKind::Context) => doubtful.push(object),
                     _ => self.arrive(native, object, EdgeKind::Unnamed),
                 }
             }

@@ -3,7 +3,7 @@
 //! A search runs in a copy of the process (`interpose_holders::child`), so the program stands still only while it is made. A
 //! thread of memlab writes the result to the trace.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use memlab_trace::encode;
@@ -26,12 +26,18 @@ const PAUSE_SHARE: u64 = 25;
 
 static LAST_SEARCH: AtomicU32 = AtomicU32::new(0);
 static GROWTH_SEARCHES: AtomicU32 = AtomicU32::new(0);
-/// Time from which the next search for growth may be made.
-static NEXT_SEARCH: AtomicU64 = AtomicU64::new(0);
 /// Number of searches that run.
 static RUNNING: AtomicU32 = AtomicU32::new(0);
-/// Maximum number of searches that run at once; others are left out.
-const MAX_RUNNING: u32 = 4;
+
+/// Maximum number of searches that run at once when one more begins. Those that nobody asked for leave room for the others.
+const fn max_running(reason: SearchReason) -> u32 {
+    match reason {
+        SearchReason::Growth | SearchReason::Forward => 4,
+        SearchReason::OutOfMemory => 6,
+        SearchReason::Request => 8,
+    }
+}
+
 /// Number of searches at out-of-memory errors: a program that tries sizes has many.
 static OOM_SEARCHES: AtomicU32 = AtomicU32::new(0);
 const MAX_OOM_SEARCHES: u32 = 12;
@@ -40,14 +46,9 @@ static IS_REQUESTED: AtomicBool = AtomicBool::new(false);
 
 /// Asks for the agent again if growth was found and a search may be made now. Called a few times a second.
 pub fn retry(recorder: &Recorder) {
-    if is_due(recorder) {
+    if growth::wants_search(recorder) {
         recorder.python.schedule();
     }
-}
-
-/// Returns true if growth was found and a search may be made now.
-fn is_due(recorder: &Recorder) -> bool {
-    growth::wants_search() && recorder.elapsed_ns() >= NEXT_SEARCH.load(Ordering::Relaxed)
 }
 
 /// Searches if growth was found. Called at the end of a step, and by the agent.
@@ -61,7 +62,12 @@ pub unsafe fn search_if_wanted(api: &'static Api, recorder: &'static Recorder, i
         unsafe { search(api, recorder, interpreter, SearchReason::Request) };
         return;
     }
-    if is_due(recorder)
+    if growth::take_wanted_in_forward() {
+        // SAFETY: as the caller promises.
+        unsafe { search(api, recorder, interpreter, SearchReason::Forward) };
+        return;
+    }
+    if growth::wants_search(recorder)
         && growth::take_wanted()
         && GROWTH_SEARCHES.fetch_add(1, Ordering::Relaxed) < MAX_GROWTH_SEARCHES
     {
@@ -119,7 +125,7 @@ pub unsafe fn search(
     if reason == SearchReason::OutOfMemory && OOM_SEARCHES.fetch_add(1, Ordering::Relaxed) >= MAX_OOM_SEARCHES {
         return 0;
     }
-    if RUNNING.fetch_add(1, Ordering::AcqRel) >= MAX_RUNNING {
+    if RUNNING.fetch_add(1, Ordering::AcqRel) >= max_running(reason) {
         RUNNING.fetch_sub(1, Ordering::AcqRel);
         return 0;
     }
@@ -140,7 +146,7 @@ pub unsafe fn search(
     };
     drop(guard);
     let pause_ns = child.as_ref().map_or(0, |child| child.pause.as_nanos() as u64);
-    NEXT_SEARCH.store(recorder.elapsed_ns() + PAUSE_SHARE * pause_ns, Ordering::Relaxed);
+    growth::wait_until(recorder.elapsed_ns() + PAUSE_SHARE * pause_ns, reason == SearchReason::Forward);
     recorder.log.append(&encode::holder_search(&HolderSearch { holder_search: number, time, reason, pause_ns }));
     let started = child.and_then(|child| {
         background::spawn("memlab holders", move || {
@@ -175,7 +181,6 @@ pub fn reset_in_child() {
     for count in [&RUNNING, &OOM_SEARCHES, &GROWTH_SEARCHES] {
         count.store(0, Ordering::Relaxed);
     }
-    NEXT_SEARCH.store(0, Ordering::Relaxed);
     IS_REQUESTED.store(false, Ordering::Relaxed);
     growth::reset_in_child();
 }

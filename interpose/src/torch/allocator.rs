@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use memlab_trace::record::{Flags, Phase};
+use memlab_trace::record::Flags;
 
 use super::hook::TorchHook;
 use crate::attribution;
@@ -62,11 +62,11 @@ pub unsafe extern "C-unwind" fn report_memory_usage(
             if size >= 0 {
                 let attribution = attribution::here(session.recorder, session.thread);
                 session.block_allocated(attribution, index, block as u64, size as u64);
-                let is_forward = Flags(attribution.flags).phase() == Phase::Forward;
-                growth::note(session.recorder, index, allocated as u64, is_forward);
+                let phase = Flags(attribution.flags).phase();
+                growth::note_allocated(session.recorder, index, size as u64, allocated as u64, phase);
             } else {
                 session.block_freed(index, block as u64);
-                growth::note(session.recorder, index, allocated as u64, true);
+                growth::note_freed(session.recorder, index, allocated as u64);
             }
         });
     }

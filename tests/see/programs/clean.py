@@ -210,6 +210,42 @@ def checkpointing():
         optimizer.step()
 
 
+def views_of_a_sample():
+    """A loss that needs the results of three forwards at once."""
+    net = mlp(512, 4)
+    optimizer = torch.optim.AdamW(net.parameters())
+    for _ in range(20):
+        views = [net(batch(512, 512)) for _ in range(3)]
+        loss = sum(F.mse_loss(one, other) for one in views for other in views if one is not other)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def through_time():
+    """A cell that is called for each moment of a sequence before one backward."""
+    cell, head = nn.GRUCell(256, 256).to(DEVICE), nn.Linear(256, 1).to(DEVICE)
+    optimizer = torch.optim.AdamW([*cell.parameters(), *head.parameters()])
+    for _ in range(20):
+        state, loss = torch.zeros(512, 256, device=DEVICE), 0
+        for _ in range(8):
+            state = cell(batch(512), state)
+            loss = loss + head(state).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def prefetching():
+    """The next batch is on the GPU before the current one is used."""
+    net = mlp()
+    optimizer = torch.optim.AdamW(net.parameters())
+    coming = batch(4096)
+    for _ in range(20):
+        x, coming = coming, batch(4096)
+        train(net, optimizer, x)
+
+
 PROGRAMS = [
     warm_up,
     full_cache,
@@ -227,6 +263,9 @@ PROGRAMS = [
     inference,
     hand_written_update,
     checkpointing,
+    views_of_a_sample,
+    through_time,
+    prefetching,
 ]
 
 for program in PROGRAMS:

@@ -42,6 +42,13 @@ pub enum AccumulationSpan {
         /// Later count.
         to: u64,
     },
+    /// From one iteration to another after the last optimizer step, counted from that step.
+    AfterSteps {
+        /// Earlier count.
+        from: u64,
+        /// Later count.
+        to: u64,
+    },
     /// From one step or iteration to another, after which most of the memory was freed.
     Released {
         /// Earlier count of steps or iterations.
@@ -143,6 +150,19 @@ pub(super) fn until_release(state: &DeviceState, symbols: &Symbols) -> Option<Ac
     let (from, to) = window.steps()?;
     let span = AccumulationSpan::Released { from, to, times: state.growth.windows.times };
     keeps_graph.then_some(AccumulationView { span, stacks })
+}
+
+/// Returns the stacks that hold more from iteration to iteration after the last optimizer step.
+pub(super) fn after_steps(state: &DeviceState, symbols: &Symbols) -> Option<AccumulationView> {
+    let window = &state.growth.windows.after_steps.window;
+    let steady = window.steady_lines(&state.ledger);
+    if steady.is_empty() {
+        return None;
+    }
+    let piled = window.by_cell();
+    let stacks = by_stack(state, symbols, &steady, |cell| piled.get(&cell).copied().unwrap_or((0, 0)));
+    let (from, to) = window.steps()?;
+    (!stacks.is_empty()).then_some(AccumulationView { span: AccumulationSpan::AfterSteps { from, to }, stacks })
 }
 
 /// Returns the bytes from earlier passes at the start of the pass with the peak, by stack, on lines that accumulated.

@@ -5,7 +5,7 @@ use super::device_totals::{AllocationContext, RunProgress};
 use super::process_state::{HOST, Model};
 use super::scope::Scope;
 use super::symbols::MissingDefinition;
-use memlab_format::record::{self, Phase, Record};
+use memlab_format::record::{self, Phase, Record, SearchReason};
 
 /// Maximum number of warnings kept.
 const MAX_WARNINGS: usize = 256;
@@ -94,7 +94,14 @@ impl Model {
                     self.warnings.push(warning);
                 }
             }
-            Record::HolderSearch(search) => self.searches.begin(&search, self.steps_ended, &self.devices),
+            Record::HolderSearch(search) => {
+                self.searches.begin(&search, self.steps_ended, &self.devices);
+                if search.reason == SearchReason::Forward {
+                    for device in self.devices.iter_mut().flatten() {
+                        device.forwards.begin(search.holder_search, &device.blocks, &device.ledger);
+                    }
+                }
+            }
             Record::Holders(part) => {
                 if self.searches.add_holders(part).is_none() {
                     self.anomalies.impossible_events += 1;

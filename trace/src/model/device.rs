@@ -7,6 +7,7 @@ use super::cell::CellKey;
 use super::classification::{Classification, effective_phase, first_classification};
 use super::device_totals::{AllocationContext, OtherProcesses, Peak, RunProgress, Totals};
 use super::driver_memory::{DriverMemory, HeldMemory, holds_arrays};
+use super::forwards::Forwards;
 use super::gpu_work::GpuWork;
 use super::growth::Growth;
 use super::ledger::Ledger;
@@ -60,6 +61,7 @@ pub(crate) struct DeviceState {
     pub(crate) steps: Steps,
     pub(crate) growth: Growth,
     pub(crate) accumulation: Accumulation,
+    pub(crate) forwards: Forwards,
     pub(crate) work: GpuWork,
     /// Most recently freed block.
     pub(crate) freed: Option<Block>,
@@ -129,6 +131,7 @@ impl DeviceState {
         if self.driver.is_private(event.address) {
             self.totals.private_allocated = self.totals.private_allocated.saturating_add(event.bytes);
         }
+        self.forwards.allocated(event.stack, self.totals.allocated);
         self.raise_categories();
         self.steps.note(self.totals.allocated);
         if self.totals.allocated > self.totals.peak.allocated {
@@ -217,6 +220,7 @@ impl DeviceState {
             self.tags.forget(slot);
         }
         self.ledger.free(block.cell, block.bytes);
+        self.forwards.freed(address, self.totals.in_backward);
         self.freed = Some(block);
         if block.born <= self.totals.peak.born {
             let key = self.ledger.cells[block.cell as usize].key;
@@ -390,6 +394,7 @@ impl DeviceState {
     /// Handles a thread that entered forward, after `events` events of the trace.
     pub(crate) fn begin_forward(&mut self, thread: u32, events: u64, symbols: &mut Symbols) {
         self.accumulation.begin_pass(&self.ledger, events, self.totals.peak.event);
+        self.forwards.begin_forward(self.totals.born);
         self.growth.begin_pass(&mut self.ledger, self.totals.allocated);
         self.settle(before_forward(thread), symbols);
     }

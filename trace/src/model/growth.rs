@@ -67,19 +67,27 @@ impl Growth {
     pub(crate) fn begin_pass(&mut self, ledger: &mut Ledger, allocated: u64) {
         let is_first = self.ended == 0;
         let is_iteration = self.backwards.since || !self.backwards.any;
-        if is_iteration && (is_first || self.unit == GrowthUnit::Iterations) {
+        if !is_iteration {
+            return;
+        }
+        self.backwards.since = false;
+        if is_first || self.unit == GrowthUnit::Iterations {
             self.unit = GrowthUnit::Iterations;
-            self.backwards.since = false;
             self.note(ledger, allocated);
+        } else {
+            self.windows.after_steps.note(ledger, allocated);
         }
     }
 
     /// Handles the end of a step. `allocated`: bytes of PyTorch's blocks.
     pub(crate) fn end_step(&mut self, ledger: &mut Ledger, allocated: u64) {
         if self.unit == GrowthUnit::Iterations {
+            let of_first_step = self.ended;
             *self = Self::default();
+            self.windows.after_steps.usual = of_first_step;
         }
         self.note(ledger, allocated);
+        self.windows.after_steps.end_step();
     }
 
     fn note(&mut self, ledger: &mut Ledger, allocated: u64) {

@@ -1,16 +1,18 @@
 //! Queries of the model: views of its state.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use hashbrown::HashSet;
 
-use super::accumulation::{AccumulationView, Caller, over_passes, over_steps, until_release};
+use super::accumulation::{AccumulationView, Caller, after_steps, over_passes, over_steps, until_release};
 use super::anomalies::Anomalies;
 use super::call_tree::CallTree;
 use super::category::Category;
 use super::code_origin::CodeOrigin;
 use super::device::DeviceState;
 use super::device_views::block_layer;
+use super::forwards::EarlierForwards;
 use super::history_views::{GrowthMoments, OomView, StepView, Timeline, TrainingView};
 use super::holders::HeldView;
 use super::line::Line;
@@ -349,7 +351,10 @@ impl Model {
     /// before the peak.
     pub fn accumulations(&self, device: i32) -> Vec<AccumulationView> {
         let Some(state) = self.device_state(device) else { return Vec::new() };
-        [over_steps, until_release, over_passes].into_iter().filter_map(|find| find(state, &self.symbols)).collect()
+        [over_steps, after_steps, until_release, over_passes]
+            .into_iter()
+            .filter_map(|find| find(state, &self.symbols))
+            .collect()
     }
 
     /// Returns what holds the memory that these stacks allocated on a device, at the search at which most of it was alive,
@@ -378,6 +383,16 @@ impl Model {
             self.line_of(stack).is_some_and(|of| of.file.ends_with(file) && of.line == Some(number))
         };
         self.searches.of_stacks_at(number, &|on, stack| device.is_none_or(|device| device == on) && is_of(stack))
+    }
+
+    /// Returns the memory of earlier forwards that existed a second time on a device; `None`: none was found.
+    pub fn earlier_forwards(&self, device: i32) -> Option<&EarlierForwards> {
+        self.device_state(device)?.forwards.most()
+    }
+
+    /// Returns what held the memory that these stacks allocated on a device, at the search of this number.
+    pub fn holders_of_stacks(&self, number: u32, device: i32, stacks: &BTreeSet<u32>) -> Option<HeldView> {
+        self.searches.of_stacks_at(number, &|on, stack| on == device && stacks.contains(&stack))
     }
 
     /// Returns the time of the latest search for what holds the memory that has ended, in nanoseconds.

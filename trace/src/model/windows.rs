@@ -89,6 +89,8 @@ pub(crate) struct Windows {
     pub(crate) largest: Window,
     /// Number of windows that grew at least half as much as the largest.
     pub(crate) times: u64,
+    #[serde(default)]
+    pub(crate) after_steps: AfterSteps,
 }
 
 impl Windows {
@@ -120,8 +122,8 @@ impl Windows {
     /// Moves bytes that are counted at other lines from now on.
     pub(crate) fn moved(&mut self, ledger: &Ledger, moves: &[LineMove]) {
         *self = self.with_current_lines(ledger);
-        for snapshot in self.now.snapshots.iter_mut().chain(&mut self.largest.snapshots) {
-            snapshot.moved(moves);
+        for window in [&mut self.now, &mut self.largest, &mut self.after_steps.window] {
+            window.snapshots.iter_mut().for_each(|snapshot| snapshot.moved(moves));
         }
     }
 
@@ -132,6 +134,49 @@ impl Windows {
             now: self.now.with_current_lines(book),
             largest: self.largest.with_current_lines(book),
             times: self.times,
+            after_steps: AfterSteps {
+                window: self.after_steps.window.with_current_lines(book),
+                ..self.after_steps.clone()
+            },
         }
+    }
+}
+
+/// Iterations after the last optimizer step, as in an evaluation that adapts copies of the weights.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct AfterSteps {
+    /// Iterations since the last step.
+    count: u64,
+    /// The most iterations between two steps: micro-batches of one step are none of these.
+    pub(crate) usual: u64,
+    /// The latest such iterations.
+    pub(crate) window: Window,
+}
+
+/// Minimum number of iterations after the last step.
+const MIN_ITERATIONS: u64 = 8;
+
+impl AfterSteps {
+    pub(crate) fn end_step(&mut self) {
+        if !self.is_unusual() {
+            self.usual = self.usual.max(self.count);
+        }
+        self.count = 0;
+    }
+
+    /// Handles an iteration that begins with these bytes in PyTorch's blocks.
+    pub(crate) fn note(&mut self, ledger: &Ledger, allocated: u64) {
+        let was_unusual = self.is_unusual();
+        self.count = self.count.saturating_add(1);
+        if self.is_unusual() {
+            if !was_unusual {
+                self.window = Window::default();
+            }
+            self.window.note(ledger, self.count, allocated);
+        }
+    }
+
+    fn is_unusual(&self) -> bool {
+        self.count >= MIN_ITERATIONS.max(self.usual.saturating_mul(2))
     }
 }

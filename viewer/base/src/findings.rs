@@ -5,6 +5,7 @@
 
 pub mod advice;
 mod finding;
+mod forwards;
 mod graph_pools;
 mod headline;
 pub mod holder;
@@ -32,7 +33,9 @@ pub fn of(model: &Model) -> Vec<Finding> {
     for device in &devices {
         let mut found = pressure::out_of_memory(model, device, several).into_iter().collect::<Vec<_>>();
         let is_out_of_memory = !found.is_empty();
-        found.extend(leak::leaks(model, device, several));
+        let growing = leak::growing(model, device, several);
+        found.extend(forwards::earlier_forwards(model, device, several, &growing));
+        found.extend(growing.into_iter().map(|growing| growing.finding));
         found.extend(pressure::spilling(device, several));
         found.extend(pressure::others(model, device, several, is_out_of_memory));
         found.extend(pressure::fragmentation(model, device, several));

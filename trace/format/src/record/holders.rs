@@ -10,6 +10,8 @@ pub enum SearchReason {
     /// The allocated memory grew.
     #[default]
     Growth,
+    /// A forward began while much memory of an earlier one was allocated.
+    Forward,
     /// PyTorch was about to raise an out-of-memory error.
     OutOfMemory,
     /// A person or the program asked.

@@ -8,6 +8,7 @@ use super::packed::{BlockRow, CellRow, PointRow, StepRow, TensorRow, TrainingRow
 use crate::model::anomalies::Anomalies;
 use crate::model::device_totals::Totals;
 use crate::model::driver_memory::{DriverCaller, DriverTotals, HeldMemory, Mapping};
+use crate::model::forwards::Forwards;
 use crate::model::growth::Backwards;
 use crate::model::history_views::{CategoryPoint, GrowthUnit};
 use crate::model::holders::Search;
@@ -191,6 +192,10 @@ pub(super) enum KeyframePart {
         passes: Passes,
     },
     Search(Search),
+    Forwards {
+        device: i32,
+        forwards: Forwards,
+    },
     Oom {
         last: bool,
         oom: OomRecord,

@@ -105,6 +105,7 @@ impl Model {
         | KeyframePart::Snapshot { device, .. }
         | KeyframePart::Growth { device, .. }
         | KeyframePart::Windows { device, .. }
+        | KeyframePart::Forwards { device, .. }
         | KeyframePart::Passes { device, .. }) = part
         else {
             return None;
@@ -195,6 +196,7 @@ impl Model {
                 (state.growth.cells_before, state.growth.cells_after) = (before, after);
                 (state.growth.unit, state.growth.backwards) = (unit, backwards);
             }
+            KeyframePart::Forwards { forwards, .. } => state.forwards = forwards,
             KeyframePart::Windows { windows, .. } => state.growth.windows = windows,
             KeyframePart::Passes { to_peak: true, passes, .. } => state.accumulation.to_peak = passes,
             KeyframePart::Passes { to_peak: false, passes, .. } => state.accumulation.now = passes,

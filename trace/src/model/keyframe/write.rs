@@ -10,6 +10,7 @@ use crate::model::blocks::{Block, NONE};
 use crate::model::device::DeviceState;
 use crate::model::device_totals::OtherProcesses;
 use crate::model::driver_memory::DriverMemory;
+use crate::model::forwards::Forwards;
 use crate::model::gpu_work::GpuWork;
 use crate::model::growth::Growth;
 use crate::model::holders::Search;
@@ -291,6 +292,9 @@ fn write_device<W: Write>(lines: &mut LineWriter<'_, W>, device: i32, state: &De
         if passes != Passes::default() {
             lines.put(&KeyframePart::Passes { device, to_peak, passes })?;
         }
+    }
+    if state.forwards != Forwards::default() {
+        lines.put(&KeyframePart::Forwards { device, forwards: state.forwards.clone() })?;
     }
     let Growth { unit, backwards, ended, stride, histories, cells_before, cells_after, windows } = &state.growth;
     for (scope, history) in histories.iter() {

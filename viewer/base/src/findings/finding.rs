@@ -13,6 +13,8 @@ pub enum Kind {
     OutOfMemory,
     /// Memory grows from step to step.
     Leak,
+    /// Memory of an earlier forward is allocated a second time.
+    EarlierForwards,
     /// A limit moved memory of the device to the host.
     Spilling,
     /// Other processes hold memory of the device.
@@ -27,9 +29,10 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::OutOfMemory,
         Self::Leak,
+        Self::EarlierForwards,
         Self::Spilling,
         Self::OtherProcesses,
         Self::Fragmentation,
@@ -42,6 +45,7 @@ impl Kind {
         match self {
             Self::OutOfMemory => "Out of memory",
             Self::Leak => "Growth",
+            Self::EarlierForwards => "Earlier forwards",
             Self::Spilling => "Spilling",
             Self::OtherProcesses => "Other processes",
             Self::Fragmentation => "Fragmentation",
@@ -55,6 +59,7 @@ impl Kind {
         match self {
             Self::OutOfMemory => "out_of_memory",
             Self::Leak => "leak",
+            Self::EarlierForwards => "earlier_forwards",
             Self::Spilling => "spilling",
             Self::OtherProcesses => "other_processes",
             Self::Fragmentation => "fragmentation",

@@ -26,6 +26,8 @@ pub struct HolderView {
     pub what: Words,
     /// The change to the program.
     pub cure: String,
+    /// True if graphs for backward are part of what it keeps.
+    pub has_graph: bool,
     /// True if it is hardly what the program wants to keep: an exception, garbage, graphs for backward in a container.
     pub is_avoidable: bool,
 }
@@ -46,7 +48,11 @@ fn view(holder: &Holder, directory: &str) -> HolderView {
     let named = |words: Words, path: &str| if path.is_empty() { words } else { words.and(" ").and_code(path) };
     what = match last.map(|step| step.object.kind) {
         Some(NodeKind::Garbage) => what.and("objects that only the garbage collector frees"),
-        Some(NodeKind::Native) => what.and("C or C++ alone, no Python object"),
+        Some(NodeKind::Native) => what.and(match kind {
+            "autocast cache" => "autocast's weight cache",
+            "other process" => "another process that received the tensors",
+            _ => "C or C++ alone, no Python object",
+        }),
         _ if paths.len() > 1 => {
             let mut words = what;
             for (index, path) in paths.iter().enumerate() {
@@ -69,25 +75,28 @@ fn view(holder: &Holder, directory: &str) -> HolderView {
     if !place.is_empty() {
         what = what.and(" (").and_code(&place).and(")");
     }
-    // Keys distinguish what is in question from the rest of what the holder keeps.
-    if !holder.keys.is_empty() && holder.bytes < holder.releases {
+    if !holder.keys.is_empty() {
         what = what.and(format!(", keys {}", keys(&holder.keys)));
     }
     if let Some(cycle) = &holder.cycle {
         what = what.and(", in cycles through ").and_code(cycle_name(cycle));
     }
+    if holder.collections > 1 {
+        what = what.and(format!(", in {} collections", holder.collections));
+    }
     let mut parts = Vec::new();
-    if holder.tensors > 1 {
+    if holder.tensors > 1 && !holder.is_native_by_sign() {
         parts.push(format!("{} tensors", format::grouped(u64::from(holder.tensors))));
     }
-    if holder.for_backward > 0 {
+    if holder.for_backward > 0 && !holder.is_native_by_sign() {
         parts.push(format!("{} saved for backward", size(holder.for_backward)));
     }
     if !parts.is_empty() {
         what = what.and(format!(": {}", parts.join(", ")));
     }
     let (bytes, releases, blocks) = (holder.bytes, holder.releases, holder.blocks);
-    HolderView { paths, kind, place, bytes, releases, blocks, what, cure, is_avoidable }
+    let has_graph = holder.has_graph();
+    HolderView { paths, kind, place, bytes, releases, blocks, what, cure, has_graph, is_avoidable }
 }
 
 fn keys(keys: &[String]) -> String {

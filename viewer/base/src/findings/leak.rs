@@ -1,6 +1,6 @@
 //! Growing memory: the lines that allocate it, their callers, and the likely reason for its retention.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use memlab_trace::{AccumulationSpan, AccumulationView, Category, DeviceView, Line, Model, StackAccumulation};
@@ -43,27 +43,23 @@ pub struct Growing {
     pub finding: Finding,
 }
 
-/// Findings on memory that grows on a device: over the steps, and before the peak without a backward in between.
-pub(super) fn leaks(model: &Model, device: &DeviceView, several: bool) -> Vec<Finding> {
-    growing(model, device, several).into_iter().map(|growing| growing.finding).collect()
-}
-
-/// The findings of `leaks`, with the span and stacks of each.
+/// Findings on memory that grows on a device, over the steps, and before the peak without a backward in between; with the
+/// span and stacks of each.
 pub fn growing(model: &Model, device: &DeviceView, several: bool) -> Vec<Growing> {
-    let mut told: Vec<Vec<u32>> = Vec::new();
+    let mut told: HashSet<u32> = HashSet::new();
     let mut findings = Vec::new();
     for pile in model.accumulations(device.index) {
         let groups = groups(model, &pile);
         let most = groups.first().map_or(0, |group| group.bytes);
         // Much smaller groups mostly depend on the same cause, and disappear with it.
         for group in groups.into_iter().take(SHOWN_LINES).filter(|group| group.bytes >= most / 3) {
-            if is_significant(group.bytes, device) && !told.contains(&group.ends) {
+            if is_significant(group.bytes, device) && !group.ends.iter().any(|end| told.contains(end)) {
                 findings.push(Growing {
                     span: pile.span,
                     stacks: group.stacks.iter().map(|stack| stack.stack).collect(),
                     finding: finding(model, device, several, &pile.span, &group),
                 });
-                told.push(group.ends);
+                told.extend(group.ends);
             }
         }
     }
@@ -227,7 +223,7 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &Accumulatio
     let stacks: Vec<u32> = group.stacks.iter().map(|stack| stack.stack).collect();
     let from = match *span {
         AccumulationSpan::Steps { from, .. } | AccumulationSpan::Iterations { from, .. } => from,
-        AccumulationSpan::Released { .. } | AccumulationSpan::Passes => 0,
+        AccumulationSpan::AfterSteps { .. } | AccumulationSpan::Released { .. } | AccumulationSpan::Passes => 0,
     };
     let held =
         model.holders_of(device.index, &stacks, from).filter(|held| held.bytes >= group.bytes / MIN_HELD_DIVISOR);
@@ -245,7 +241,7 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &Accumulatio
             .and(format!("; releasing it frees {}{when}.", size(holder.releases)));
     }
     let next = match found.first() {
-        Some(holder) if !is_unused => holder.cure.clone(),
+        Some(holder) if !is_unused || !holder.has_graph => holder.cure.clone(),
         _ => next(typical, went_backward).to_owned(),
     };
     Finding { kind: Kind::Leak, device: device.index, bytes: group.bytes, what, next, holders: found }
@@ -265,6 +261,10 @@ fn grown(model: &Model, device: &DeviceView, span: &AccumulationSpan, bytes: u64
         AccumulationSpan::Iterations { from, to } => {
             format!("{grown} from iteration {from} to iteration {to} ({} an iteration)", rate_over(from, to))
         }
+        AccumulationSpan::AfterSteps { from, to } => format!(
+            "{grown} from iteration {from} to iteration {to} after the last step ({} an iteration)",
+            rate_over(from, to)
+        ),
         AccumulationSpan::Released { from, to, times } => format!(
             "{grown} in {} steps ({} a step), then freed{}",
             format::grouped(to.saturating_sub(from).max(1)),

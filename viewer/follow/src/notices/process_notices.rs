@@ -84,6 +84,7 @@ impl ProcessNotices {
         let is_long = |span: &AccumulationSpan| match span {
             AccumulationSpan::Steps { from, to }
             | AccumulationSpan::Iterations { from, to }
+            | AccumulationSpan::AfterSteps { from, to }
             | AccumulationSpan::Released { from, to, .. } => to - from >= self.leak_steps,
             AccumulationSpan::Passes => steps == 0,
         };
