@@ -2,9 +2,9 @@
 
     make bench BENCH=leaks          (or, on a machine with a GPU: python benches/leaks.py)
 
-For each program it prints whether the report names the holder and the cure, how long the program stood still for a search and
-how long the search took, the bytes that memlab promised for a release and those that PyTorch freed, and PyTorch's counter before
-and after the cure. Clean programs must have no finding of growth.
+For each program it prints whether the report names the holder and the cure, how long the program stood still for a search,
+and how long the search took. Then come the bytes that memlab promised for a release and those that PyTorch freed, and
+PyTorch's counter before and after the cure. Clean programs must have no finding of growth.
 """
 
 import json
@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "cases"))
 
-from leak_cases import CASES, PROGRAMS
+from leak_cases import CASES, PROGRAMS  # noqa: E402
 
 MIB = 1 << 20
 MEMLAB = ROOT / "target" / "release" / "memlab"
@@ -61,15 +61,19 @@ def verdict(case, traces):
     said = [finding for finding in findings if finding["kind"] == case.finding]
     if not said:
         return "wrong" if findings else "missed"
-    parts = [any(re.search(case.holder, finding["what"]) for finding in findings), any(case.cure in finding["next"] for finding in said)]
+    parts = [
+        any(re.search(case.holder, finding["what"]) for finding in findings),
+        any(case.cure in finding["next"] for finding in said),
+    ]
     return {2: "found", 1: "half", 0: "wrong"}[sum(parts)]
 
 
 def searches(traces):
     """The longest pause and the longest search, in milliseconds."""
-    lines = [json.loads(line) for trace in traces for line in trace.read_bytes().splitlines() if line.startswith(b'{"holder')]
-    longest = lambda key: max((line[key] / 1e6 for line in lines if key in line), default=0.0)
-    return longest("pause_ns"), longest("took_ns")
+    lines = [
+        json.loads(line) for trace in traces for line in trace.read_bytes().splitlines() if line.startswith(b'{"holder')
+    ]
+    return [max((line[key] / 1e6 for line in lines if key in line), default=0.0) for key in ("pause_ns", "took_ns")]
 
 
 def judge(case, folder):
@@ -85,7 +89,7 @@ def judge(case, folder):
         _, after, traces = changed(case, case.cured, folder, f"{case.name}_cured")
         still = any(finding["kind"] == case.finding for trace in traces for finding in report(trace)["findings"])
         figures = [each["code"] if case.effect == "code" else each[case.effect] // MIB for each in (before, after)]
-        line += ", {} {} -> {} with the cure{}".format(case.effect, *figures, ", still found" if still else "")
+        line += ", {} {} -> {} with the cure{}".format(case.effect, *figures, ", still found" if still and case.ends else "")
     print(line, flush=True)
     return found
 

@@ -1,5 +1,6 @@
 //! Walks the dominator tree from the root to the objects that hold most of the wanted bytes.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::answer::{Holder, Memory, PathStep};
@@ -458,8 +459,8 @@ impl<'a> Search<'a> {
                     let below = following.iter().map(|to| depths.get(to).copied().unwrap_or(0)).max().unwrap_or(0);
                     let is_function = self.graph.nodes[node as usize].kind == NodeKind::Context;
                     depths.insert(node, below + u32::from(is_function));
-                } else if !depths.contains_key(&node) {
-                    depths.insert(node, 0);
+                } else if let Entry::Vacant(unknown) = depths.entry(node) {
+                    unknown.insert(0);
                     waiting.push((node, true));
                     waiting.extend(following.iter().map(|to| (*to, false)));
                 }

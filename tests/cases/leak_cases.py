@@ -25,6 +25,8 @@ class Case:
     """The counter of PyTorch that the cure lowers, or the exit code."""
     at_most: float = 0.9
     """The share of it that is left at most."""
+    ends: bool = True
+    """True if the cure ends the finding, too."""
 
     @property
     def path(self):
@@ -43,7 +45,10 @@ def at_end(name, release, at=None):
 
 
 NUMBERS = (
-    ('{"loss": loss, "scalar": scalar, "vector": vector}', '{"loss": loss, "scalar": scalar.item(), "vector": vector.item()}'),
+    (
+        '{"loss": loss, "scalar": scalar, "vector": vector}',
+        '{"loss": loss, "scalar": scalar.item(), "vector": vector.item()}',
+    ),
     ('v.detach() if k == "loss" else v', 'v.item() if k == "loss" else v'),
 )
 CLEARED = (
@@ -69,7 +74,8 @@ CASES = [
         (
             (
                 "    return sum(hits) / len(hits)",
-                "        del fast, x, y; probe.before('autocast cache'); torch.clear_autocast_cache(); probe.after()\n    return 0",
+                "        del fast, x, y; probe.before('autocast cache')\n"
+                "        torch.clear_autocast_cache(); probe.after()\n    return 0",
             ),
         ),
         at_most=0.1,
@@ -83,6 +89,7 @@ CASES = [
         (("torch.cuda.empty_cache()", "probe.before('failure'); failure = None; probe.after(); torch.cuda.empty_cache()"),),
         effect="code",
         at_most=0,
+        ends=False,
     ),
     Case(
         "adapters",
@@ -90,7 +97,7 @@ CASES = [
         "keys 'task1' to",
         "delete_adapter",
         (("model.cuda()", "model.cuda()\n    if task: model.delete_adapter(f'task{task - 1}')"),),
-        at_end("base.model.layers", "for task in range(1, 12): model.delete_adapter(f'task{task}')", "adapters.py:16"),
+        at_end("base.model.layers", "for task in range(1, 12): model.delete_adapter(f'task{task}')", "adapters.py:44"),
         effect="alloc",
     ),
     Case(
@@ -98,7 +105,7 @@ CASES = [
         "leak",
         "cache of decayed",
         "maxsize=1",
-        (("maxsize=None", "maxsize=1"),),
+        (("functools.cache", "functools.lru_cache(maxsize=1)"),),
         at_end("decayed", "decayed.cache_clear()"),
         effect="alloc",
         at_most=0.5,
@@ -120,8 +127,9 @@ CASES = [
         "weakref.ref",
         (
             (
-                "def count(module, args, out): self.calls += 1",
-                "import weakref; me = weakref.ref(self)\n        def count(module, args, out): me().calls += 1",
+                "def count(module, args, out):\n            self.calls",
+                "import weakref\n        me = weakref.ref(self)\n"
+                "        def count(module, args, out):\n            me().calls",
             ),
         ),
         at_end("garbage", GARBAGE),
@@ -135,10 +143,11 @@ CASES = [
         "what the receiving process keeps",
         (
             ("rollouts = []", "import collections; rollouts = collections.deque(maxlen=4)"),
-            ("done.wait(); truth", "done.wait(); torch.cuda.ipc_collect(); truth"),
+            ("done.wait()", "done.wait(); torch.cuda.ipc_collect()"),
         ),
         effect="alloc",
         at_most=0.6,
+        ends=False,
     ),
     Case(
         "retained_graph",
@@ -153,8 +162,8 @@ CASES = [
     Case(
         "stale_locals",
         "earlier_forwards",
-        r"loss, out\['energy'\] and out\['forces'\] together",
-        "del loss, out",
+        r"loss\b.* out\['forces'\] together",
+        "loss, out",
         (("total += loss.item()", "total += loss.item(); del loss, out"),),
         (("return total / n", "probe.before('loss'); del loss, out; probe.after(); return total / n"),),
         at_most=0.6,
@@ -168,9 +177,9 @@ CASES = [
             ("total = 0\n", "opt.zero_grad()\n"),
             ("total = total + net(", "(net("),
             ("square().mean() / micro", "square().mean() / micro).backward()"),
-            ("opt.zero_grad(); total.backward(); opt.step()", "opt.step()"),
+            ("    opt.zero_grad()\n    total.backward()\n", ""),
         ),
-        (("opt.zero_grad(); total.backward(); opt.step()", "probe.before('total'); del total; probe.after()"),),
+        (("opt.zero_grad()\n    total.backward()\n    opt.step()", "probe.before('total'); del total; probe.after()"),),
         at_most=0.4,
     ),
     Case(
@@ -179,7 +188,10 @@ CASES = [
         "run.graphs",
         "pool=pool",
         (
-            ("self.net, self.graphs = net, {}", "self.net, self.graphs, self.pool = net, {}, torch.cuda.graph_pool_handle()"),
+            (
+                "self.net, self.graphs = net, {}",
+                "self.net, self.graphs, self.pool = net, {}, torch.cuda.graph_pool_handle()",
+            ),
             ("torch.cuda.graph(g)", "torch.cuda.graph(g, pool=self.pool)"),
         ),
         at_end("run.graphs", "run.graphs.clear()"),

@@ -79,7 +79,7 @@
 //! model::device                           one device: blocks, books, driver memory
 //! model::gpu_work                         work on a device, by place
 //! model::step_work                        work on a device, by step
-//! model::passes                           accumulation over forward passes
+//! model::passes, model::forwards          accumulation over forward passes; memory of earlier ones beside a forward
 //! model::growth, model::driver_memory     lines that grow over steps; memory taken from the driver
 //! model::windows                          growth that a release ended
 //! model::snapshots                        bytes of lines and cells at comparable moments

@@ -8,9 +8,10 @@
 //! ```text
 //! child                 a copy of the process that writes a graph to a pipe
 //! search                the graph, with names
-//! walk, names           the objects that lead to memory; their names
-//! torch, store_lines    what tensors refer to in C++; the line that stores a name
+//! walk                  the objects that lead to memory
 //! signs                 what C++ holds by itself
+//! names                 names of objects
+//! torch, store_lines    what tensors refer to in C++; the line that stores a name
 //! types                 what the objects of a type are
 //! objects
 //! ```
