@@ -7,6 +7,7 @@ and how long the search took. Then come the bytes that memlab promised for a rel
 PyTorch's counter before and after the cure. Clean programs must have no finding of growth.
 """
 
+import importlib.util
 import json
 import os
 import re
@@ -27,9 +28,10 @@ HAS_GPU = Path("/dev/nvidiactl").exists()
 CLEAN = ROOT / "tests" / "see" / "programs" / "clean.py"
 
 
-def run(path, folder, name):
+def run(path, folder, name, limit=""):
     """Runs a program under memlab; returns its output, PyTorch's counters, and the traces of its processes."""
-    command = [MEMLAB, "run", "--force", "-o", folder / f"{name}-%p.jsonl", "--", sys.executable, path]
+    limited = ["--limit", limit] if limit and HAS_GPU else []
+    command = [MEMLAB, "run", "--force", *limited, "-o", folder / f"{name}-%p.jsonl", "--", sys.executable, path]
     if not HAS_GPU:
         command = [MEMLAB, "simulate", "--", *command]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(PROGRAMS), str(ROOT / "python")])}
@@ -48,7 +50,7 @@ def changed(case, replacements, folder, name):
     path = folder / name / case.path.name
     path.parent.mkdir(exist_ok=True)
     path.write_text("import probe; " + case.source(replacements))
-    return run(path, folder, name)
+    return run(path, folder, name, case.limit)
 
 
 def verdict(case, traces):
@@ -77,7 +79,11 @@ def searches(traces):
 
 
 def judge(case, folder):
-    _, before, traces = run(case.path, folder, case.name)
+    missing = [package for package in case.needs if not importlib.util.find_spec(package)]
+    if missing:
+        print(f"= {case.name}: left out, {missing[0]} is not installed")
+        return "left out"
+    _, before, traces = run(case.path, folder, case.name, case.limit)
     found = verdict(case, traces)
     pause, took = searches(traces)
     line = f"= {case.name}: {found}, pause {pause:.0f} ms, search {took:.0f} ms"

@@ -11,6 +11,8 @@ pub struct Memory {
     pub bytes: u64,
     /// True if the question is about this block.
     pub is_wanted: bool,
+    /// True if it is a library's own memory, such as a workspace of cuBLAS.
+    pub is_librarys: bool,
 }
 
 /// One step of a path: a reference and the object that it leads to.

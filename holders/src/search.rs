@@ -76,7 +76,8 @@ impl<'a> Search<'a> {
             .collect();
         if let Some(native) = graph.nodes.iter().position(Node::holds_the_rest) {
             let led_to: HashSet<usize> = blocks_of.iter().flatten().copied().collect();
-            blocks_of[native].extend((0..memory.len()).filter(|block| !led_to.contains(block)));
+            let is_rest = |block: &usize| !led_to.contains(block) && !memory[*block].is_librarys;
+            blocks_of[native].extend((0..memory.len()).filter(is_rest));
         }
         let (nodes, references) = (graph.nodes.len(), graph.edges.len());
         let count = nodes + references + memory.len();

@@ -15,24 +15,28 @@ const MAX_DEVICES: usize = 16;
 /// True if memory grew and no search has followed yet.
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
 
-/// The least allocated memory of a device, over windows of events that grow by half.
+/// The least allocated memory of a device, in windows of events.
 ///
-/// The allocator's lock is held where this changes.
+/// The windows cover the run: when all are full, each two become one, and the next are twice as long. One window is a quarter to
+/// an eighth of the run, so an epoch is soon shorter than a window. The allocator's lock is held where this changes.
 struct Floor {
     least: AtomicU64,
     left: AtomicU32,
     /// Events of the window that free memory, or allocate it in a forward.
     telling: AtomicU32,
+    /// Events of a window.
     window: AtomicU32,
-    /// Least memory of the window before, and number of windows in which it has risen since it last did not.
-    before: AtomicU64,
-    risen: AtomicU32,
+    /// Least memory of the full windows, [`UNTOLD`] where a program loads.
+    minima: [AtomicU64; WINDOWS],
+    full: AtomicU32,
 }
 
-/// Events of the first window.
+const WINDOWS: usize = 8;
+const UNTOLD: u64 = u64::MAX;
+/// Events of the first windows.
 const FIRST_WINDOW: u32 = 32;
 /// Windows in a row whose least memory must have risen.
-const RISEN_WINDOWS: u32 = 3;
+const RISEN_WINDOWS: usize = 3;
 /// Growth from one window to the next below this is none: 1 MiB.
 const LEAST_GROWTH: u64 = 1 << 20;
 
@@ -42,8 +46,8 @@ static FLOORS: [Floor; MAX_DEVICES] = [const {
         left: AtomicU32::new(FIRST_WINDOW),
         telling: AtomicU32::new(0),
         window: AtomicU32::new(FIRST_WINDOW),
-        before: AtomicU64::new(u64::MAX),
-        risen: AtomicU32::new(0),
+        minima: [const { AtomicU64::new(UNTOLD) }; WINDOWS],
+        full: AtomicU32::new(0),
     }
 }; MAX_DEVICES];
 
@@ -174,19 +178,28 @@ impl Floor {
     #[cold]
     fn close_window(&self, recorder: &Recorder) {
         let window = self.window.load(Ordering::Relaxed);
-        let (least, before) = (self.least.swap(u64::MAX, Ordering::Relaxed), self.before.load(Ordering::Relaxed));
-        let telling = self.telling.swap(0, Ordering::Relaxed);
-        self.before.store(least, Ordering::Relaxed);
+        let least = self.least.swap(u64::MAX, Ordering::Relaxed);
         // Where little is freed, and no forward runs, the program loads.
-        let has_risen = telling >= window / 4 && least.saturating_sub(before) >= LEAST_GROWTH.max(before / 64);
-        let risen = if has_risen { self.risen.load(Ordering::Relaxed) + 1 } else { 0 };
-        self.risen.store(risen, Ordering::Relaxed);
-        // While memory grows, the searches follow closely, so that one is made near the end.
-        let next =
-            if risen >= RISEN_WINDOWS { window.saturating_add(window / 4) } else { window.saturating_add(window / 2) };
-        self.window.store(next, Ordering::Relaxed);
-        self.left.store(next, Ordering::Relaxed);
-        if risen >= RISEN_WINDOWS {
+        let is_telling = self.telling.swap(0, Ordering::Relaxed) >= window / 4;
+        let last = self.full.load(Ordering::Relaxed) as usize;
+        let minimum = |index: usize| self.minima[index].load(Ordering::Relaxed);
+        self.minima[last].store(if is_telling { least } else { UNTOLD }, Ordering::Relaxed);
+        let has_risen = |at: usize| {
+            let (before, after) = (minimum(at - 1), minimum(at));
+            after != UNTOLD && after.saturating_sub(before) >= LEAST_GROWTH.max(before / 64)
+        };
+        let grows = last >= RISEN_WINDOWS && (last + 1 - RISEN_WINDOWS..=last).all(has_risen);
+        let (mut full, mut length) = (last + 1, window);
+        if full == WINDOWS {
+            (full, length) = (full / 2, window.saturating_mul(2));
+            for index in 0..full {
+                self.minima[index].store(minimum(2 * index).min(minimum(2 * index + 1)), Ordering::Relaxed);
+            }
+        }
+        self.full.store(full as u32, Ordering::Relaxed);
+        self.window.store(length, Ordering::Relaxed);
+        self.left.store(length, Ordering::Relaxed);
+        if grows {
             IS_WANTED.store(true, Ordering::Release);
             // A program with an optimizer is searched at the end of its step.
             if recorder.steps() == 0 {

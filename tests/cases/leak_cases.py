@@ -25,6 +25,10 @@ class Case:
     """The counter of PyTorch that the cure lowers, or the exit code."""
     at_most: float = 0.9
     """The share of it that is left at most."""
+    limit: str = ""
+    """Memory that a real card must have, where it decides: the simulated card has 8 GiB."""
+    needs: tuple = ()
+    """Packages beside PyTorch."""
     ends: bool = True
     """True if the cure ends the finding, too."""
 
@@ -89,6 +93,7 @@ CASES = [
         (("torch.cuda.empty_cache()", "probe.before('failure'); failure = None; probe.after(); torch.cuda.empty_cache()"),),
         effect="code",
         at_most=0,
+        limit="8GiB",
         ends=False,
     ),
     Case(
@@ -99,6 +104,7 @@ CASES = [
         (("model.cuda()", "model.cuda()\n    if task: model.delete_adapter(f'task{task - 1}')"),),
         at_end("base.model.layers", "for task in range(1, 12): model.delete_adapter(f'task{task}')", "adapters.py:44"),
         effect="alloc",
+        needs=("transformers", "peft"),
     ),
     Case(
         "lru_cache",
@@ -206,6 +212,7 @@ CASES = [
         (("return x.grad", "self.acts.clear(); return x.grad"),),
         at_end("g.acts", "g.acts.clear()"),
         effect="alloc",
+        needs=("torchvision",),
         at_most=0.8,
     ),
     Case("full_cache", ""),

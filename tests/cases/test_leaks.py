@@ -26,7 +26,8 @@ def started(memlab, case, replacements=(), first=""):
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES])
 def test_a_leak_is_found_with_its_holder_and_cure(memlab, case):
-    pytest.importorskip("peft")
+    for package in case.needs:
+        pytest.importorskip(package)
     # GIVEN a program; WHEN it has run
     _, before, findings = started(memlab, case)
     said = [finding for finding in findings if finding["kind"] == case.finding]
@@ -45,7 +46,8 @@ def test_a_leak_is_found_with_its_holder_and_cure(memlab, case):
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES if case.release])
 def test_a_release_frees_what_was_promised(memlab, case):
-    pytest.importorskip("peft")
+    for package in case.needs:
+        pytest.importorskip(package)
     # GIVEN a program that releases the holder where it holds most; THEN PyTorch frees the promised bytes
     run, *_ = started(memlab, case, case.release, "import probe; ")
     probes = [json.loads(line[6:]) for line in run.output.splitlines() if line.startswith("PROBE")]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use memlab_holders::{Explanation, HeapGraph, Memory, explain};
 use serde::{Deserialize, Serialize};
 
+use super::category::Category;
 use super::device::DeviceState;
 use memlab_format::record::{self, SearchReason};
 
@@ -33,23 +34,25 @@ pub(crate) struct Search {
 
 /// A block that was alive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "(i32, u64, u64, u32)", into = "(i32, u64, u64, u32)")]
+#[serde(from = "(i32, u64, u64, u32, bool)", into = "(i32, u64, u64, u32, bool)")]
 pub(crate) struct BlockAtSearch {
     device: i32,
     address: u64,
     bytes: u64,
     stack: u32,
+    /// True for a workspace of a library.
+    is_librarys: bool,
 }
 
-impl From<(i32, u64, u64, u32)> for BlockAtSearch {
-    fn from((device, address, bytes, stack): (i32, u64, u64, u32)) -> Self {
-        Self { device, address, bytes, stack }
+impl From<(i32, u64, u64, u32, bool)> for BlockAtSearch {
+    fn from((device, address, bytes, stack, is_librarys): (i32, u64, u64, u32, bool)) -> Self {
+        Self { device, address, bytes, stack, is_librarys }
     }
 }
 
-impl From<BlockAtSearch> for (i32, u64, u64, u32) {
+impl From<BlockAtSearch> for (i32, u64, u64, u32, bool) {
     fn from(block: BlockAtSearch) -> Self {
-        (block.device, block.address, block.bytes, block.stack)
+        (block.device, block.address, block.bytes, block.stack, block.is_librarys)
     }
 }
 
@@ -85,11 +88,10 @@ impl Searches {
         for (device, state) in (0..).zip(devices) {
             let Some(state) = state else { continue };
             compared.push((device, state.growth.ended));
-            blocks.extend(state.blocks.sorted().into_iter().map(|block| BlockAtSearch {
-                device,
-                address: block.address,
-                bytes: block.bytes,
-                stack: state.ledger.cells[block.cell as usize].key.stack,
+            blocks.extend(state.blocks.sorted().into_iter().map(|block| {
+                let key = state.ledger.cells[block.cell as usize].key;
+                let is_librarys = key.classification.category() == Category::Workspace;
+                BlockAtSearch { device, address: block.address, bytes: block.bytes, stack: key.stack, is_librarys }
             }));
         }
         self.add(Search {
@@ -208,7 +210,12 @@ impl Search {
         let memory: Vec<Memory> = self
             .blocks
             .iter()
-            .map(|block| Memory { block: block.address, bytes: block.bytes, is_wanted: is_wanted(block) })
+            .map(|block| Memory {
+                block: block.address,
+                bytes: block.bytes,
+                is_wanted: is_wanted(block),
+                is_librarys: block.is_librarys,
+            })
             .collect();
         let mut by_address: Vec<usize> = (0..self.blocks.len()).collect();
         by_address.sort_by_key(|index| self.blocks[*index].address);
