@@ -102,7 +102,7 @@ CASES = [
         "keys 'task1' to",
         "delete_adapter",
         (("model.cuda()", "model.cuda()\n    if task: model.delete_adapter(f'task{task - 1}')"),),
-        at_end("base.model.layers", "for task in range(1, 12): model.delete_adapter(f'task{task}')", "adapters.py:44"),
+        at_end("base.model.layers", "for task in range(1, 12): model.delete_adapter(f'task{task}')", "adapters.py:42"),
         effect="alloc",
         needs=("transformers", "peft"),
     ),
