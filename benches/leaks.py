@@ -61,8 +61,8 @@ def verdict(case, traces):
     if not case.finding:
         return "false alarm" if findings else "silent"
     said = [finding for finding in findings if finding["kind"] == case.finding]
-    if not said:
-        return "wrong" if findings else "missed"
+    if not findings:
+        return "missed"
     parts = [
         any(re.search(case.holder, finding["what"]) for finding in findings),
         any(case.cure in finding["next"] for finding in said),

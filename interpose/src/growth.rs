@@ -29,6 +29,8 @@ struct Floor {
     /// Least memory of the full windows, [`UNTOLD`] where a program loads.
     minima: [AtomicU64; WINDOWS],
     full: AtomicU32,
+    /// Events up to the last search that was made at once.
+    searched: AtomicU64,
 }
 
 const WINDOWS: usize = 8;
@@ -48,6 +50,7 @@ static FLOORS: [Floor; MAX_DEVICES] = [const {
         window: AtomicU32::new(FIRST_WINDOW),
         minima: [const { AtomicU64::new(UNTOLD) }; WINDOWS],
         full: AtomicU32::new(0),
+        searched: AtomicU64::new(0),
     }
 }; MAX_DEVICES];
 
@@ -82,6 +85,10 @@ static FORWARD_SEARCHES: AtomicU32 = AtomicU32::new(0);
 const MAX_FORWARD_SEARCHES: u32 = 8;
 /// As many are made at once: a short program has no other moment.
 const PROMPT_FORWARD_SEARCHES: u32 = 4;
+
+/// Number of searches for growth that were made at once: each time that a run with growth has become twice as long.
+static PROMPT_SEARCHES: AtomicU32 = AtomicU32::new(0);
+const MAX_PROMPT_SEARCHES: u32 = 6;
 
 /// Times from which the next search for growth, and where a forward begins, may be made.
 static NEXT_SEARCH: AtomicU64 = AtomicU64::new(0);
@@ -200,6 +207,13 @@ impl Floor {
         self.window.store(length, Ordering::Relaxed);
         self.left.store(length, Ordering::Relaxed);
         if grows {
+            let events = full as u64 * u64::from(length);
+            if events >= 2 * self.searched.load(Ordering::Relaxed)
+                && PROMPT_SEARCHES.fetch_add(1, Ordering::Relaxed) < MAX_PROMPT_SEARCHES
+            {
+                self.searched.store(events, Ordering::Relaxed);
+                NEXT_SEARCH.store(0, Ordering::Relaxed);
+            }
             IS_WANTED.store(true, Ordering::Release);
             // A program with an optimizer is searched at the end of its step.
             if recorder.steps() == 0 {
@@ -235,6 +249,7 @@ pub fn reset_in_child() {
     IS_WANTED.store(false, Ordering::Relaxed);
     IS_WANTED_IN_FORWARD.store(false, Ordering::Relaxed);
     FORWARD_SEARCHES.store(0, Ordering::Relaxed);
+    PROMPT_SEARCHES.store(0, Ordering::Relaxed);
     NEXT_SEARCH.store(0, Ordering::Relaxed);
     NEXT_IN_FORWARD.store(0, Ordering::Relaxed);
 }

@@ -99,7 +99,7 @@ CASES = [
     Case(
         "adapters",
         "leak",
-        "keys 'task1' to",
+        "keys 'task1'",
         "delete_adapter",
         (("model.cuda()", "model.cuda()\n    if task: model.delete_adapter(f'task{task - 1}')"),),
         at_end("base.model.layers", "for task in range(1, 12): model.delete_adapter(f'task{task}')", "adapters.py:42"),
