@@ -103,6 +103,10 @@ BENCHES = {
         "Search for what holds memory: the pause of the program, and the time of the search, by the size of the heap.",
         f"PYTHONPATH=python {SIMULATED} {PYTHON} benches/holders.py",
     ),
+    "leaks": Bench(
+        "Search for what holds memory: the pause of the program, and the time of the search, by the size of the heap.",
+        f"PYTHONPATH=python {SIMULATED} {PYTHON} benches/leaks.py",
+    ),
     "feed": Bench(
         "Samples a second of a feeder, beside PyTorch's DataLoader.",
         f"OMP_NUM_THREADS=1 PYTHONPATH=python {SIMULATED} {PYTHON} benches/feeder.py",

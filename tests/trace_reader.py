@@ -6,6 +6,7 @@ It recomputes everything from the events up to a time; tests compare both reader
 import json
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 
 SEGMENT = 128
 FORWARD, BACKWARD, OPTIMIZER = 1, 2, 3
@@ -40,16 +41,27 @@ class LiveMemory:
         return sum(size for owner, size in self.segments.values() if owner == device)
 
 
+def whole_lines(trace):
+    """The records of a trace. The first byte of a line is written last: a line that a thread was writing when the process ended
+    begins with zeros."""
+    for line in trace.splitlines():
+        written = line.replace(b"\0", b"")
+        try:
+            if written:
+                yield json.loads(written)
+        except json.JSONDecodeError:
+            if not line.startswith(b"\0"):
+                raise
+
+
 class Trace:
     def __init__(self, path):
         self.frames, self.stacks, self.layers, self.ranges, self.events, self.tags = {}, {}, {}, {}, [], []
         self.stands_for = {}  # Frames of compiled code -> the program's frames that they stand for.
         self.warnings = []
-        with open(path, "rb") as file:
-            lines = file.read().replace(b"\0", b"").splitlines()
-        self.header = json.loads(lines[0])
-        for line in lines[1:]:
-            record = json.loads(line)
+        records = whole_lines(Path(path).read_bytes())
+        self.header = next(records)
+        for record in records:
             if isinstance(record, list):
                 self.events.append(record)
             elif "stack" in record:
