@@ -42,8 +42,8 @@ class LiveMemory:
 
 
 def whole_lines(trace):
-    """The records of a trace. The first byte of a line is written last: a line that a thread was writing when the process ended
-    begins with zeros."""
+    """The records of a trace. The first byte of a line is written last: a line that a thread was writing when the process
+    ended begins with zeros."""
     for line in trace.splitlines():
         written = line.replace(b"\0", b"")
         try:

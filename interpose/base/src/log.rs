@@ -136,6 +136,12 @@ impl Log {
         self.lost.swap(0, Ordering::Relaxed)
     }
 
+    /// Accepts no more lines, in a copy of the process: its lines would overwrite those of the process, which shares the
+    /// mapping of the file.
+    pub fn stop_in_copy(&self) {
+        self.restrict(NO_LINES);
+    }
+
     /// Ends the trace while the program goes on.
     #[cold]
     pub fn give_up(&self, error: &io::Error) {

@@ -136,6 +136,8 @@ pub unsafe fn search(
     // SAFETY: the copy has this thread only, which holds the GIL.
     let child = unsafe {
         child::spawn(|output| {
+            // Nodes of autograd graphs that the getters create, for instance, would define their stacks.
+            recorder.log.stop_in_copy();
             let started = Instant::now();
             let lines = match interpose_holders::find(api, interpreter) {
                 Ok(graph) => encode::holders(number, &graph, started.elapsed().as_nanos() as u64),
