@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::embedded::{GUARDS_SOURCE, none, run_sources, source, started};
@@ -18,6 +19,7 @@ use crate::intern::UnnamedLayer;
 use crate::recorder::Recorder;
 use interpose_base::panics;
 use interpose_base::recursion::RecursionGuard;
+use interpose_base::symbols;
 use interpose_python::api::{Api, Object};
 use interpose_python::held_signals::HeldSignals;
 use interpose_python::running_agent::{self, call, untraced};
@@ -40,6 +42,20 @@ pub fn request_earlier_memory() {
     FOUND_RUNNING.store(true, Ordering::Relaxed);
 }
 
+/// Returns true while the interpreter ends. Objects that it destroys then may run Python, and so pending calls.
+fn is_finalizing() -> bool {
+    static FUNCTION: OnceLock<Option<unsafe extern "C" fn() -> c_int>> = OnceLock::new();
+    let function = FUNCTION.get_or_init(|| {
+        // The second since 3.13.
+        let found = [c"_Py_IsFinalizing", c"Py_IsFinalizing"].map(symbols::in_process);
+        let found = found.into_iter().find(|found| !found.is_null())?;
+        // SAFETY: both functions take nothing and return an int.
+        Some(unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_int>(found) })
+    });
+    // SAFETY: the function reads a variable of the interpreter.
+    function.is_some_and(|function| unsafe { function() } != 0)
+}
+
 /// The pending call: runs on the main thread, with the GIL.
 ///
 /// A result other than 0 raises in the program.
@@ -58,6 +74,9 @@ pub unsafe extern "C" fn run(_: *mut c_void) -> c_int {
         return 0;
     };
     drop(guard);
+    if is_finalizing() {
+        return 0; // The interpreter has no modules any more: a request for them would end the process.
+    }
     let Some(recorder) = Recorder::current() else { return 0 };
     recorder.python.scheduled.store(false, Ordering::Release);
     let (Some(api), Some(interpreter)) = (Api::get(), recorder.python.trusted()) else { return 0 };
