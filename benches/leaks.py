@@ -1,4 +1,4 @@
-"""Runs programs with a known leak or out-of-memory error, and clean ones, and judges what memlab says of them.
+"""Runs programs with a known leak or out-of-memory error, and clean ones, and judges memlab's findings.
 
     make bench BENCH=leaks          (or, on a machine with a GPU: python benches/leaks.py)
 
@@ -47,6 +47,7 @@ def report(trace):
 
 
 def changed(case, replacements, folder, name):
+    """Runs a case with changes to its source."""
     path = folder / name / case.path.name
     path.parent.mkdir(exist_ok=True)
     path.write_text("import probe; " + case.source(replacements))
@@ -83,7 +84,7 @@ def judge(case, folder):
     if missing:
         print(f"= {case.name}: left out, {missing[0]} is not installed")
         return "left out"
-    _, before, traces = run(case.path, folder, case.name, case.limit)
+    _, before, traces = changed(case, (), folder, case.name)
     found = verdict(case, traces)
     pause, took = searches(traces)
     line = f"= {case.name}: {found}, pause {pause:.0f} ms, search {took:.0f} ms"

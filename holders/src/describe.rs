@@ -1,7 +1,7 @@
 //! Names of holders in words that a person can act on: Python expressions, places and cures.
 
 use crate::answer::{Holder, PathStep};
-use crate::graph::{EdgeKind, NodeKind};
+use crate::graph::{EdgeKind, Node, NodeKind};
 
 impl Holder {
     /// The holder in a word: `list`, `exception`, `garbage`.
@@ -15,6 +15,12 @@ impl Holder {
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         self.paths.iter().map(|path| expression(path)).collect()
+    }
+
+    /// The object at the end of its first path.
+    #[must_use]
+    pub fn object(&self) -> Option<&Node> {
+        self.paths.first()?.last().map(|step| &step.object)
     }
 
     /// Its names for a `del`, separated by commas.
@@ -44,14 +50,14 @@ impl Holder {
     /// True if it is autocast's weight cache or another process.
     #[must_use]
     pub fn is_native_by_sign(&self) -> bool {
-        self.paths.first().and_then(|path| path.last()).is_some_and(|step| step.object.holds_the_rest())
+        self.object().is_some_and(Node::holds_the_rest)
     }
 
     /// True if it is hardly what the program wants to keep: an exception, garbage, a cache, or graphs for backward in a
     /// container.
     #[must_use]
     pub fn is_avoidable(&self) -> bool {
-        match self.paths.first().and_then(|path| path.last()).map(|step| step.object.kind) {
+        match self.object().map(|object| object.kind) {
             Some(NodeKind::Exception | NodeKind::Traceback | NodeKind::Garbage | NodeKind::Cache) => true,
             Some(NodeKind::Sequence | NodeKind::Mapping) => self.for_backward > 0,
             Some(NodeKind::Native) => self.is_native_by_sign(),

@@ -23,9 +23,9 @@ pub enum NodeKind {
     Call,
     /// A class.
     Class,
-    /// What only C or C++ holds: nothing that Python's collector tracks refers to it. Its name is `autocast` if autocast's
-    /// weight cache is in use, or `ipc` if tensors were sent to another process: then memory that no object leads to is
-    /// theirs.
+    /// Objects that only C or C++ holds: nothing that Python's collector tracks refers to them. The name is `autocast` if
+    /// autocast's weight cache is in use, or `ipc` if tensors were sent to another process. Memory that no object leads to
+    /// is then theirs.
     Native,
     /// Objects that only the garbage collector frees.
     Garbage,

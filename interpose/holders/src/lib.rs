@@ -9,7 +9,7 @@
 //! child                 a copy of the process that writes a graph to a pipe
 //! search                the graph, with names
 //! walk                  the objects that lead to memory
-//! signs                 what C++ holds by itself
+//! signs                 signs of what only C++ holds
 //! names                 names of objects
 //! torch, store_lines    what tensors refer to in C++; the line that stores a name
 //! types                 what the objects of a type are

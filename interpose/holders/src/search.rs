@@ -185,7 +185,7 @@ struct Builder<'w> {
 impl<'w> Builder<'w> {
     unsafe fn new(walk: &'w Walk<'w>, interpreter: &'w Interpreter) -> Self {
         let edges = walk.edges.iter().map(|edge| (edge.0, edge.1));
-        // What C++ holds by a sign of its own is memory that no object leads to.
+        // A named node of C++ is kept without memory: it holds all that no object leads to.
         let native = (0..).zip(&walk.places).filter(|(_, place)| matches!(place, Place::Native)).map(|(node, _)| node);
         let native = native.filter(|_| !walk.native_sign.is_empty());
         let ends = walk.memory.iter().map(|memory| memory.0).chain(native);

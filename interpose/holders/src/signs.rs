@@ -1,4 +1,4 @@
-//! Signs of memory that C++ holds by itself: autocast's weight cache, and tensors that were sent to another process.
+//! Signs of memory that only C++ holds: autocast's weight cache, and tensors that were sent to another process.
 
 use std::ffi::{CStr, c_void};
 use std::ptr;

@@ -55,7 +55,7 @@ pub struct Walk<'a> {
     pub frames: Vec<RawFrame>,
     /// Names of the local variables of each frame, as edges of the frame.
     pub locals: HashMap<(u32, u32), String>,
-    /// Sign of what C++ holds by itself, as the name of its node; may be empty.
+    /// Sign of memory that only C++ holds, as the name of its node; may be empty.
     pub native_sign: &'static str,
     waiting: Vec<u32>,
     buffer: Vec<Object>,

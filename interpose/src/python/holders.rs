@@ -131,7 +131,7 @@ pub unsafe fn search(
     }
     let number = LAST_SEARCH.fetch_add(1, Ordering::Relaxed) + 1;
     let time = recorder.elapsed_ns();
-    // Hooks that the copy calls do nothing.
+    // Hooks that the copy calls record no event.
     let guard = RecursionGuard::enter();
     // SAFETY: the copy has this thread only, which holds the GIL.
     let child = unsafe {

@@ -14,6 +14,7 @@ use super::passes::MIN_PASSES;
 use super::scope::Scope;
 use super::snapshots::SteadyLines;
 use super::symbols::Symbols;
+use super::windows::Window;
 use memlab_format::record::TagCategory;
 
 /// Memory that accumulated on a device.
@@ -138,23 +139,21 @@ const MIN_GRAPH_STACKS: usize = 3;
 /// Results without a graph are wanted: metrics collect them until the end of an epoch. A trace does not record `detach`, but
 /// a graph holds the tensors of several operations.
 pub(super) fn until_release(state: &DeviceState, symbols: &Symbols) -> Option<AccumulationView> {
-    let window = &state.growth.windows.largest;
-    let steady = window.steady_lines(&state.ledger);
-    if steady.is_empty() {
-        return None;
-    }
-    let piled = window.by_cell();
-    let stacks = by_stack(state, symbols, &steady, |cell| piled.get(&cell).copied().unwrap_or((0, 0)));
+    let (from, to, stacks) = of_window(state, symbols, &state.growth.windows.largest)?;
     let in_graph = stacks.iter().filter(|stack| stack.makes_graph && stack.category == Category::Activation);
     let keeps_graph = in_graph.count() >= MIN_GRAPH_STACKS;
-    let (from, to) = window.steps()?;
     let span = AccumulationSpan::Released { from, to, times: state.growth.windows.times };
     keeps_graph.then_some(AccumulationView { span, stacks })
 }
 
 /// Returns the stacks that hold more from iteration to iteration after the last optimizer step.
 pub(super) fn after_steps(state: &DeviceState, symbols: &Symbols) -> Option<AccumulationView> {
-    let window = &state.growth.windows.after_steps.window;
+    let (from, to, stacks) = of_window(state, symbols, &state.growth.windows.after_steps.window)?;
+    (!stacks.is_empty()).then_some(AccumulationView { span: AccumulationSpan::AfterSteps { from, to }, stacks })
+}
+
+/// Returns the first and the last moment of a window, and the stacks that grew steadily in between.
+fn of_window(state: &DeviceState, symbols: &Symbols, window: &Window) -> Option<(u64, u64, Vec<StackAccumulation>)> {
     let steady = window.steady_lines(&state.ledger);
     if steady.is_empty() {
         return None;
@@ -162,7 +161,7 @@ pub(super) fn after_steps(state: &DeviceState, symbols: &Symbols) -> Option<Accu
     let piled = window.by_cell();
     let stacks = by_stack(state, symbols, &steady, |cell| piled.get(&cell).copied().unwrap_or((0, 0)));
     let (from, to) = window.steps()?;
-    (!stacks.is_empty()).then_some(AccumulationView { span: AccumulationSpan::AfterSteps { from, to }, stacks })
+    Some((from, to, stacks))
 }
 
 /// Returns the bytes from earlier passes at the start of the pass with the peak, by stack, on lines that accumulated.

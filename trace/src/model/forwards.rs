@@ -43,7 +43,7 @@ struct Watch {
     found: EarlierForwards,
 }
 
-/// What is watched on a device, and the most that was found.
+/// The blocks that are watched on a device, and the most that was found.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Forwards {
     watch: Option<Box<Watch>>,

@@ -15,7 +15,7 @@ const MIN_DIVISOR: u64 = 10;
 /// A scalar has one block of this size.
 const SCALAR_BYTES: u64 = 512;
 
-/// Finding on the memory of earlier forwards near the peak. What `growing` tells of is left out.
+/// Finding on the memory of earlier forwards near the peak. Memory of the findings on growth is left out.
 pub(super) fn earlier_forwards(
     model: &Model,
     device: &DeviceView,
@@ -64,8 +64,8 @@ pub(super) fn earlier_forwards(
 
 /// True if the holder has names, and keeps little more than these bytes.
 fn is_it(holder: &Holder, bytes: u64) -> bool {
-    let is_object = holder.paths.first().and_then(|path| path.last()).is_some_and(|step| {
-        !matches!(step.object.kind, NodeKind::Native | NodeKind::Garbage | NodeKind::Exception | NodeKind::Traceback)
+    let is_object = holder.object().is_some_and(|object| {
+        !matches!(object.kind, NodeKind::Native | NodeKind::Garbage | NodeKind::Exception | NodeKind::Traceback)
     });
     is_object && holder.bytes >= bytes / 2 && holder.releases / 3 <= bytes / 2
 }

@@ -39,14 +39,13 @@ pub fn holders(held: &HeldView, directory: &str) -> Vec<HolderView> {
 
 fn view(holder: &Holder, directory: &str) -> HolderView {
     let (paths, kind, cure, is_avoidable) = (holder.names(), holder.kind(), holder.cure(), holder.is_avoidable());
-    let last = holder.paths.first().and_then(|path| path.last());
     let place = holder.place().map_or_else(String::new, |at| {
         let function = if at.function.is_empty() { String::new() } else { format!(" {}", at.function) };
         format!("{}:{}{function}", text::short_path(at.file, directory), at.line)
     });
     let mut what = Words::default();
     let named = |words: Words, path: &str| if path.is_empty() { words } else { words.and(" ").and_code(path) };
-    what = match last.map(|step| step.object.kind) {
+    what = match holder.object().map(|object| object.kind) {
         Some(NodeKind::Garbage) => what.and("objects that only the garbage collector frees"),
         Some(NodeKind::Native) => what.and(match kind {
             "autocast cache" => "autocast's weight cache",
