@@ -5,14 +5,26 @@ use crate::graph::{EdgeKind, Node};
 /// A block of device memory, as far as the question is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Identifies the block: several addresses may lie in one.
+    /// Its address: several addresses may lie in one block.
     pub block: u64,
     /// Its size, as the allocator accounts for it.
     pub bytes: u64,
     /// True if the question is about this block.
     pub is_wanted: bool,
-    /// True if it is a library's own memory, such as a workspace of cuBLAS.
-    pub is_librarys: bool,
+    /// Its owner, if no Python object leads to it.
+    pub owner: NativeOwner,
+}
+
+/// The owner of a block that no Python object leads to, as the block's allocation shows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NativeOwner {
+    /// The allocation does not show it.
+    #[default]
+    Unknown,
+    /// A library, such as cuBLAS with its workspace.
+    Library,
+    /// `DistributedDataParallel`, with a bucket of gradients.
+    Ddp,
 }
 
 /// One step of a path: a reference and the object that it leads to.

@@ -1,7 +1,7 @@
 //! Names of holders in words that a person can act on: Python expressions, places and cures.
 
 use crate::answer::{Holder, PathStep};
-use crate::graph::{EdgeKind, Node, NodeKind};
+use crate::graph::{DDP, EdgeKind, Node, NodeKind};
 
 impl Holder {
     /// The holder in a word: `list`, `exception`, `garbage`.
@@ -47,10 +47,10 @@ impl Holder {
         self.for_backward * 4 >= self.releases && !self.is_native_by_sign()
     }
 
-    /// True if it is autocast's weight cache or another process.
+    /// True if it is autocast's weight cache, another process or the buckets of `DistributedDataParallel`.
     #[must_use]
     pub fn is_native_by_sign(&self) -> bool {
-        self.object().is_some_and(Node::holds_the_rest)
+        self.object().is_some_and(Node::is_native_by_sign)
     }
 
     /// True if it is hardly what the program wants to keep: an exception, garbage, a cache, or graphs for backward in a
@@ -60,7 +60,7 @@ impl Holder {
         match self.object().map(|object| object.kind) {
             Some(NodeKind::Exception | NodeKind::Traceback | NodeKind::Garbage | NodeKind::Cache) => true,
             Some(NodeKind::Sequence | NodeKind::Mapping) => self.for_backward > 0,
-            Some(NodeKind::Native) => self.is_native_by_sign(),
+            Some(NodeKind::Native) => self.object().is_some_and(Node::holds_the_rest),
             _ => false,
         }
     }
@@ -87,6 +87,7 @@ fn kind_of(holder: &Holder) -> &'static str {
             "tuple" => "tuple",
             "set" | "frozenset" => "set",
             "deque" => "deque",
+            "ndarray" => "array",
             _ => "list",
         },
         NodeKind::Mapping => "dict",
@@ -99,6 +100,7 @@ fn kind_of(holder: &Holder) -> &'static str {
         NodeKind::Native => match last.object.name.as_str() {
             "autocast" => "autocast cache",
             "ipc" => "other process",
+            DDP => "DDP buckets",
             _ => "native",
         },
         NodeKind::Module => "module",
@@ -124,10 +126,11 @@ fn expression(path: &[PathStep]) -> String {
         match step.reference {
             EdgeKind::Local | EdgeKind::Global => text.push_str(label),
             // The dictionaries of `nn.Module`: their keys are attributes.
-            EdgeKind::Attribute if matches!(label, "_modules" | "_parameters" | "_buffers") => {
+            EdgeKind::Attribute if matches!(label, "_modules" | "_python_modules" | "_parameters" | "_buffers") => {
                 is_part = true;
                 continue;
             }
+            EdgeKind::Attribute if step.object.name == "ScriptModule" && label == "_c" => {}
             EdgeKind::Attribute if !label.is_empty() => {
                 text.push('.');
                 text.push_str(label);
@@ -237,6 +240,9 @@ fn cure(holder: &Holder, paths: &[String]) -> String {
                       here until the receiver drops it and torch.cuda.ipc_collect() is called here."
                     .to_owned()
             }
+            DDP => {
+                "Pass gradient_as_bucket_view=True to DistributedDataParallel: then the gradients lie in the buckets.".to_owned()
+            }
             _ => "Release what holds the tensors in C++: CUDA graphs, streams of data, extensions.".to_owned(),
         },
         _ if is_in_queue(&holder.paths[0]) => {
@@ -248,8 +254,15 @@ fn cure(holder: &Holder, paths: &[String]) -> String {
             "Detach what you keep: append x.detach(), or a number (x.item()).".to_owned()
         }
         _ if !holder.keys.is_empty() => "Delete entries that are no longer used (delete_adapter).".to_owned(),
+        NodeKind::Generator => format!("Finish the generator, or close it when it is no longer needed: {name}.close()"),
+        NodeKind::Sequence if matches!(kind_of(holder), "tuple" | "array") => {
+            format!("Keep numbers (.item()) or CPU copies (.cpu()) in it, or delete it: del {name}")
+        }
         NodeKind::Sequence | NodeKind::Mapping => {
             format!("Keep numbers (.item()) or CPU copies (.cpu()) in it, or bound or clear it: {name}.clear()")
+        }
+        NodeKind::Object if has_graph => {
+            format!("Detach what you keep in it (x = x.detach()), or delete it before the next forward: del {name}")
         }
         _ if has_graph => format!("{name} = {name}.detach(), or del {name} before the next forward."),
         _ => format!("del {name}"),

@@ -1,7 +1,10 @@
 //! Finds the holders of a set of blocks: the objects or names whose release frees them, with a path to each.
 
-use crate::answer::{Explanation, Memory};
-use crate::graph::HeapGraph;
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use crate::answer::{Explanation, Memory, NativeOwner};
+use crate::graph::{DDP, Edge, EdgeKind, HeapGraph, Node, NodeKind, ROOT};
 use crate::search::Search;
 
 /// No machine has more memory: sums of fewer bytes, and percentages of them, fit into 64 bits.
@@ -21,8 +24,29 @@ pub fn explain(graph: &HeapGraph, memory: &[Memory], find: impl Fn(u64) -> Optio
         return Explanation { unreached: total, ..Explanation::default() };
     }
     let wanted: u64 = memory.iter().filter(|block| block.is_wanted).map(|block| block.bytes).sum();
-    let search = Search::new(graph, memory, find);
+    let graph = with_buckets(graph, memory, &find);
+    let search = Search::new(&graph, memory, find);
     let mut holders = search.holders();
     holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
     Explanation { holders, unreached: wanted - search.reached_wanted() }
+}
+
+/// Adds a node for the buckets of `DistributedDataParallel` that no object leads to.
+fn with_buckets<'a>(
+    graph: &'a HeapGraph,
+    memory: &[Memory],
+    find: &impl Fn(u64) -> Option<usize>,
+) -> Cow<'a, HeapGraph> {
+    if memory.iter().all(|block| block.owner != NativeOwner::Ddp) {
+        return Cow::Borrowed(graph);
+    }
+    let addresses = graph.nodes.iter().flat_map(|node| &node.memory);
+    let led_to: HashSet<usize> = addresses.filter_map(|&address| find(address)).collect();
+    let is_bucket = |(index, block): &(usize, &Memory)| block.owner == NativeOwner::Ddp && !led_to.contains(index);
+    let buckets = memory.iter().enumerate().filter(is_bucket).map(|(_, block)| block.block).collect();
+    let mut graph = graph.clone();
+    let to = graph.nodes.len() as u32;
+    graph.nodes.push(Node { kind: NodeKind::Native, name: DDP.to_owned(), memory: buckets, ..Node::default() });
+    graph.edges.push(Edge { from: ROOT, to, kind: EdgeKind::Unnamed, label: String::new(), line: 0 });
+    Cow::Owned(graph)
 }

@@ -167,11 +167,20 @@ impl HeapGraph {
     }
 }
 
+/// Name of the node with buckets of `DistributedDataParallel`.
+pub(crate) const DDP: &str = "ddp";
+
 impl Node {
+    /// Returns true if it is in C++, and a sign shows its name.
+    #[must_use]
+    pub fn is_native_by_sign(&self) -> bool {
+        self.kind == NodeKind::Native && !self.name.is_empty()
+    }
+
     /// Returns true if memory that no object leads to is this node's.
     #[must_use]
     pub fn holds_the_rest(&self) -> bool {
-        self.kind == NodeKind::Native && !self.name.is_empty()
+        self.is_native_by_sign() && self.name != DDP
     }
 }
 

@@ -24,7 +24,7 @@ mod search;
 #[cfg(test)]
 mod tests;
 
-pub use answer::{Explanation, Holder, Memory, PathStep};
+pub use answer::{Explanation, Holder, Memory, NativeOwner, PathStep};
 pub use describe::StoredAt;
 pub use explain::explain;
 pub use graph::{Edge, EdgeKind, HeapGraph, Node, NodeKind, ROOT, leading_to};

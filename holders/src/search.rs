@@ -1,9 +1,9 @@
 //! Walks the dominator tree from the root to the objects that hold most of the wanted bytes.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use crate::answer::{Holder, Memory, PathStep};
+use crate::answer::{Holder, Memory, NativeOwner, PathStep};
 use crate::dominators::{DominatorTree, UNREACHED};
 use crate::graph::{Edge, EdgeKind, HeapGraph, Node, NodeKind, ROOT};
 use crate::paths::{Paths, without_addresses};
@@ -14,6 +14,10 @@ const FOLLOWED_PERCENT: u64 = 80;
 const NAMED_PERCENT: u64 = 10;
 /// Names that together hold memory are listed up to this number.
 const MAX_NAMES: usize = 8;
+/// Names are replaced by the one that leads to them if its release frees at most this share of what theirs does, in percent.
+const GATHERED_PERCENT: u64 = 105;
+/// Names that lead to others and that are tried in their place.
+const MAX_GATHERED: usize = 64;
 /// Groups of nodes that share blocks, the largest, for which names are searched.
 const MAX_OWNERS: usize = 512;
 
@@ -76,7 +80,7 @@ impl<'a> Search<'a> {
             .collect();
         if let Some(native) = graph.nodes.iter().position(Node::holds_the_rest) {
             let led_to: HashSet<usize> = blocks_of.iter().flatten().copied().collect();
-            let is_rest = |block: &usize| !led_to.contains(block) && !memory[*block].is_librarys;
+            let is_rest = |block: &usize| !led_to.contains(block) && memory[*block].owner == NativeOwner::Unknown;
             blocks_of[native].extend((0..memory.len()).filter(is_rest));
         }
         let (nodes, references) = (graph.nodes.len(), graph.edges.len());
@@ -205,7 +209,7 @@ impl<'a> Search<'a> {
             }
         }
         if enough(rest) {
-            let shared = self.shared(&self.blocks_below(vertex, &named)).into_iter();
+            let shared = self.gathered(self.shared(&self.blocks_below(vertex, &named))).into_iter();
             let enough = within_others(shared.filter(|(_, bytes)| enough(*bytes)).collect());
             found.extend(enough.into_iter().map(|(names, bytes)| self.together(&names, bytes)));
         }
@@ -277,6 +281,55 @@ impl<'a> Search<'a> {
         let more = paths.len().saturating_sub(MAX_NAMES);
         let paths: Vec<Vec<PathStep>> = paths.into_values().take(MAX_NAMES).collect();
         Holder { paths, more, bytes, ..self.released(&releases, &HashSet::new()) }
+    }
+
+    /// Replaces names by the one name that leads to them, where its release frees hardly more: `history[0]` and `history[1]`
+    /// become `history`, and the weights of a model the model. Groups with the same names then are one.
+    fn gathered(&self, groups: Vec<(HashSet<usize>, u64)>) -> Vec<(HashSet<usize>, u64)> {
+        let mut leading: HashMap<usize, usize> = HashMap::new();
+        for (names, _) in joined(groups.iter().cloned()) {
+            leading.extend(self.leading_names(names));
+        }
+        let mut by_names: BTreeMap<Vec<usize>, u64> = BTreeMap::new();
+        for (names, bytes) in groups {
+            let names: BTreeSet<usize> = names.iter().map(|name| *leading.get(name).unwrap_or(name)).collect();
+            *by_names.entry(names.into_iter().collect()).or_default() += bytes;
+        }
+        by_names.into_iter().map(|(names, bytes)| (names.into_iter().collect(), bytes)).collect()
+    }
+
+    /// For the names that one name may replace, that one.
+    fn leading_names(&self, mut names: HashSet<usize>) -> HashMap<usize, usize> {
+        let freed = |names: &HashSet<usize>| self.released(&self.released_without(names), &HashSet::new()).releases;
+        let limit = freed(&names) * GATHERED_PERCENT / 100;
+        let mut leading = HashMap::new();
+        for (above, below) in self.names_in_common(&names) {
+            if below.is_subset(&names) {
+                let shorter = names.difference(&below).copied().chain([above]).collect();
+                if freed(&shorter) <= limit {
+                    names = shorter;
+                    leading.extend(below.into_iter().map(|name| (name, above)));
+                }
+            }
+        }
+        leading
+    }
+
+    /// References that each lead to several of these names alone, and those names. The nearest to the root come first.
+    fn names_in_common(&self, names: &HashSet<usize>) -> Vec<(usize, HashSet<usize>)> {
+        let mut led_to: HashMap<u32, HashSet<usize>> = HashMap::new();
+        for &name in names {
+            let mut vertex = self.graph.edges[name].from;
+            while vertex != ROOT && vertex != UNREACHED {
+                if self.edge(vertex).is_some_and(|edge| !edge.label.is_empty()) {
+                    led_to.entry(vertex).or_default().insert(name);
+                }
+                vertex = self.tree.parents[vertex as usize];
+            }
+        }
+        let ordered = self.tree.order.iter().filter_map(|vertex| Some((*vertex, led_to.remove(vertex)?)));
+        let common = ordered.filter(|(_, names)| names.len() > 1).take(MAX_GATHERED);
+        common.map(|(vertex, names)| (vertex as usize - self.graph.nodes.len(), names)).collect()
     }
 
     /// The references by which objects with names hold these nodes, directly or through tensors and autograd graphs.

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use proptest::prelude::*;
 
-use crate::{Edge, EdgeKind, Explanation, HeapGraph, Memory, Node, NodeKind, ROOT, explain, reduced};
+use crate::{Edge, EdgeKind, Explanation, HeapGraph, Memory, NativeOwner, Node, NodeKind, ROOT, explain, reduced};
 
 /// A graph in the making.
 struct Maker(HeapGraph);
@@ -46,7 +46,7 @@ fn explained(graph: &HeapGraph, addresses: &[u64], wanted: u64) -> Explanation {
             block: address,
             bytes: 100,
             is_wanted: address >= wanted,
-            is_librarys: address > 1 << 20,
+            owner: if address > 1 << 20 { NativeOwner::Library } else { NativeOwner::Unknown },
         })
         .collect();
     explain(graph, &memory, |address| addresses.iter().position(|known| *known == address))
@@ -147,6 +147,45 @@ fn names_within_a_longer_list_of_names_are_not_told_apart() {
 }
 
 #[test]
+fn names_to_which_one_name_leads_are_replaced_by_it() {
+    // GIVEN a graph that saved a model's two weights, two losses of it in a list, and two tensors of an object with more
+    let mut made = Maker::new();
+    let main = made.main();
+    let [model, losses, trainer] = [
+        (NodeKind::Object, "Net", "model"),
+        (NodeKind::Sequence, "list", "losses"),
+        (NodeKind::Object, "Trainer", "trainer"),
+    ]
+    .map(|(kind, class, name)| {
+        let node = made.node(kind, class);
+        made.edge(main, node, EdgeKind::Global, name);
+        node
+    });
+    let node = made.node(NodeKind::Autograd, "Mul");
+    for (number, name) in (0..).zip(["energy", "force"]) {
+        let (weight, loss, state) = (made.tensor(1 + number), made.tensor(11 + number), made.tensor(21 + number));
+        made.edge(model, weight, EdgeKind::Attribute, name);
+        made.edge(losses, loss, EdgeKind::Item, &number.to_string());
+        made.edge(trainer, state, EdgeKind::Attribute, name);
+        made.edge(node, weight, EdgeKind::Saved, "");
+        for from in [loss, state] {
+            made.edge(from, node, EdgeKind::Graph, "");
+        }
+    }
+    let large = made.tensor(41);
+    made.edge(trainer, large, EdgeKind::Attribute, "large");
+    // WHEN asking for the weights
+    let addresses = [1, 2, 11, 12, 21, 22, 41];
+    let memory =
+        addresses.map(|block| Memory { block, bytes: 100, is_wanted: block < 10, owner: NativeOwner::Unknown });
+    let found = explain(&made.0, &memory, |address| addresses.iter().position(|known| *known == address));
+    // THEN the model and the list are named as a whole, but not the object whose release would free more
+    let shared = [vec!["losses"], vec!["model"], vec!["trainer", "energy"], vec!["trainer", "force"]];
+    assert_eq!(labels(&found), [shared]);
+    assert_eq!((found.holders[0].bytes, found.holders[0].releases), (200, 600));
+}
+
+#[test]
 fn memory_without_an_object_is_autocasts_if_it_is_on() {
     // GIVEN a variable, a block that no object leads to, and autocast's sign
     let mut made = Maker::new();
@@ -171,6 +210,24 @@ fn memory_without_an_object_is_autocasts_if_it_is_on() {
             }
         }
     }
+}
+
+#[test]
+fn buckets_without_an_object_are_ddps() {
+    // GIVEN a gradient that lies in one bucket, another bucket without an object, and one more block without an object
+    let mut made = Maker::new();
+    let main = made.main();
+    let gradient = made.tensor(1);
+    made.edge(main, gradient, EdgeKind::Global, "gradient");
+    let owners = [NativeOwner::Ddp, NativeOwner::Ddp, NativeOwner::Unknown];
+    let memory: Vec<Memory> =
+        (1..).zip(owners).map(|(block, owner)| Memory { block, bytes: 100, is_wanted: true, owner }).collect();
+    // WHEN asking for all
+    let found = explain(&made.0, &memory, |address| (address as usize).checked_sub(1));
+    // THEN the variable holds the first, the buckets' owner the second, and the third has no holder
+    let mut held: Vec<(&str, u64)> = found.holders.iter().map(|holder| (holder.kind(), holder.releases)).collect();
+    held.sort_unstable();
+    assert_eq!((held, found.unreached), (vec![("DDP buckets", 100), ("variable", 100)], 100));
 }
 
 #[test]
@@ -217,7 +274,7 @@ fn keys_that_repeat_below_a_model_are_named() {
     let wanted = |address: u64| address % 10 > 1;
     let memory: Vec<Memory> = addresses
         .iter()
-        .map(|&block| Memory { block, bytes: 100, is_wanted: wanted(block), is_librarys: false })
+        .map(|&block| Memory { block, bytes: 100, is_wanted: wanted(block), owner: NativeOwner::Unknown })
         .collect();
     let found = explain(&made.0, &memory, |address| addresses.iter().position(|known| *known == address));
     // THEN one holder is named with these tasks, if the layers are not named one by one

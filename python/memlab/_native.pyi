@@ -747,6 +747,7 @@ class _Columns(TypedDict):
     shares: list[str | None]  # Name of the tensor that counts the memory; None: the tensor itself.
     foreign: int  # Bytes of tensors outside all blocks, if blocks are known.
     unseen: list[tuple[str, int, str | None, str | None, int | None, str | None]]  # Category to function, the largest first.
+    unseen_blocks: list[int]  # Addresses of the blocks of `unseen`, without those of libraries.
     outside: list[tuple[str, int]]  # Category and bytes of memory outside all blocks.
 
 def table_rows(
@@ -804,9 +805,9 @@ _Text = str | None
 _HolderRow = tuple[list[str], str, str, int, str, int, int, int, int, int, list[str], str]
 
 def search_holders(
-    device: int | None = None, address: int | None = None, line: tuple[str, int] | None = None
+    device: int | None = None, addresses: list[int] | None = None, line: tuple[str, int] | None = None
 ) -> tuple[list[_HolderRow], int]:
-    """Searches for what holds the memory of the block at `address`, of a line, or all. Returns the holders, and the bytes
+    """Searches for what holds the memory of the blocks at `addresses`, of a line, or all. Returns the holders, and the bytes
     that no Python object leads to."""
 
 def books_start() -> None: ...

@@ -57,10 +57,10 @@ def holders(what: torch.Tensor | str | None = None, *, device: int | None = None
     True
     """
     ensure_started()
-    address, line = None, None
+    addresses, line = None, None
     if isinstance(what, torch.Tensor):
-        address = what.data_ptr() or None
-        if address is None:
+        addresses = [what.data_ptr()]
+        if addresses == [0]:
             raise ValueError("the tensor has no memory: pass a tensor with elements")
     elif isinstance(what, str):
         file, _, number = what.rpartition(":")
@@ -69,5 +69,14 @@ def holders(what: torch.Tensor | str | None = None, *, device: int | None = None
         line = file, int(number)
     elif what is not None:
         raise ValueError(f"expected a tensor or a line such as 'train.py:12', not {type(what).__name__}")
-    rows, unreached = _native.search_holders(device, address, line)
+    return _searched(device, addresses, line)
+
+
+def holders_of_blocks(addresses: list[int]) -> Holders:
+    """Searches for what keeps the blocks at these addresses alive. Raises RuntimeError if no search can be made."""
+    return _searched(None, addresses, None)
+
+
+def _searched(device: int | None, addresses: list[int] | None, line: tuple[str, int] | None) -> Holders:
+    rows, unreached = _native.search_holders(device, addresses, line)
     return Holders([Holder(*row) for row in rows], unreached)

@@ -16,20 +16,20 @@ const POLL: Duration = Duration::from_millis(2);
 /// (names, kind, file, line, function, bytes, releases, blocks, tensors, bytes for backward, keys, cure)
 type HolderRow = (Vec<String>, &'static str, String, u32, String, u64, u64, usize, u32, u64, Vec<String>, String);
 
-/// Searches for what holds memory: of the block at `address`, or of a line, or all.
+/// Searches for what holds memory: of the blocks at `addresses`, or of a line, or all.
 ///
 /// Returns the holders, and the bytes in question that no Python object leads to. `line`: the end of a path, and a line
 /// number.
 #[pyfunction]
-#[pyo3(signature = (device=None, address=None, line=None))]
+#[pyo3(signature = (device=None, addresses=None, line=None))]
 pub fn search_holders(
     python: Python<'_>,
     device: Option<i32>,
-    address: Option<u64>,
+    addresses: Option<Vec<u64>>,
     line: Option<(String, u32)>,
 ) -> PyResult<(Vec<HolderRow>, u64)> {
     let has_devices = live_books::current().is_some_and(|live| !live.books.model().devices().is_empty());
-    if address.is_none() && !has_devices {
+    if addresses.is_none() && !has_devices {
         return Ok((Vec::new(), 0));
     }
     let library = Library::get().ok_or_else(|| PyRuntimeError::new_err("memlab does not record this process"))?;
@@ -37,8 +37,8 @@ pub fn search_holders(
     python.detach(|| wait(number))?;
     let live = live_books::current().ok_or_else(|| PyRuntimeError::new_err("memlab keeps no books of this process"))?;
     let model = live.books.model();
-    let held = match address {
-        Some(address) => model.holders_of_address(number, address).ok_or_else(|| {
+    let held = match addresses {
+        Some(addresses) => model.holders_of_addresses(number, &addresses).ok_or_else(|| {
             PyValueError::new_err(
                 "the tensor has no memory that PyTorch's allocator took from a GPU while memlab recorded",
             )

@@ -23,7 +23,12 @@ def searched(memlab, name, **options):
         ("a_class", ["Keeper.table['first']"], "item"),
         ("a_deque", ["queue"], "deque"),
         ("a_cache", ["made"], "cache of"),
-        ("a_slot", ["slotted"], "object"),
+        ("a_slot", ["slotted.value"], "attribute"),
+        ("slots_together", ["slotted"], "variable"),
+        ("a_coroutine", ["waiting"], "generator"),
+        ("an_array", ["table"], "array"),
+        ("a_part_of_an_array", ["row"], "array"),
+        ("a_script", ["scripted"], "variable"),
         ("a_view", ["row"], "variable"),
         ("a_gradient", ["weight"], "variable"),
         ("two_names", ["first", "second"], "names"),
@@ -35,6 +40,14 @@ def test_the_promise_is_what_the_release_frees(memlab, name, names, kind):
     # THEN the holder is named, AND its release frees the promised bytes
     assert (found["names"], found["kind"]) == (names, kind), found
     assert found["releases"] == found["freed"] > 0, found
+
+
+def test_buckets_that_no_object_refers_to_are_ddps(memlab):
+    # GIVEN a model under DistributedDataParallel
+    found = searched(memlab, "buckets")
+    # THEN its weight has a name, AND the bucket, of the same size, is known; the model's release frees both
+    assert sorted(found["kinds"]) == ["DDP buckets", "variable"], found
+    assert found["promised"] == found["freed"] == 2 * 4 << 20, found
 
 
 @pytest.mark.parametrize("name", ["a_closure", "an_exception", "a_generator", "graphs_in_a_list"])
@@ -51,6 +64,31 @@ def test_garbage_is_told_from_what_is_held(memlab, name, cure):
     found = searched(memlab, name)
     assert found["kind"] == "garbage" and cure in found["cure"], found
     assert found["releases"] == found["freed"] > 0, found
+
+
+REFUSED = "the system refuses a copy of this process"
+
+
+@pytest.mark.parametrize("name", ["a_list", "graphs_in_a_list", "an_exception", "two_names"])
+def test_where_the_system_refuses_a_copy_the_search_runs_in_the_process(memlab, name):
+    # GIVEN a system that refuses copies of the process; WHEN the program asks what holds its memory
+    run = memlab.python(PROGRAMS / "holders.py", name, "refused")
+    found = json.loads(run.output.splitlines()[-1])
+    # THEN the promise is what the release frees, as the search keeps no reference; AND one line says where it ran
+    assert found["releases"] == found["freed"] > 0, found
+    assert run.errors.count(REFUSED) == 1, run.errors
+
+
+def test_a_search_in_the_process_uses_nothing_of_the_program(memlab):
+    # GIVEN hostile objects, and a system that refuses copies of the process
+    run = memlab.python(PROGRAMS / "hostile.py", "refused")
+    assert run.code == 0, run.errors[-3000:]
+    # WHEN the program is searched three times, THEN no method ran, and no reference or setting changed
+    found = json.loads(run.output.splitlines()[-1])
+    assert (found["uses"], found["references"]) == ([], True), found
+    assert found["collector"] == [True, [12345, 12, 13]] and REFUSED in run.errors, found
+    # AND all memory is accounted for
+    assert found["bytes"] == [found["allocated"]] * 3, found
 
 
 @pytest.mark.parametrize("frozen", [[], ["frozen"]])

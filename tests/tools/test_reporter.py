@@ -291,6 +291,33 @@ def test_memory_for_backward_has_layers_and_lines(memlab):
     assert {(file, line) for _, _, file, line in held} == {("program.py", 6)}
 
 
+def test_what_keeps_a_graph_alive_is_named(memlab):
+    # GIVEN a list of losses whose graphs keep memory that no tensor in Python has, in a function that ends with a report
+    program = """
+import torch, memlab, json
+from memlab import MemReporter
+model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.Tanh(), torch.nn.Linear(512, 512)).cuda()
+reporter = MemReporter(model)
+history = []
+for _ in range(4):
+    history.append(model(torch.ones(256, 512, device="cuda")).square().mean())
+reporter.report()
+device = reporter.collect(0, holders=True).devices["cuda:0"]
+[holder] = device.holders
+before = torch.cuda.memory_allocated()
+history.clear()
+print(json.dumps([holder.names, holder.bytes, holder.releases, before - torch.cuda.memory_allocated(),
+                  sum(row.nbytes for row in device.unseen if row.category != "workspace")]))
+"""
+    # WHEN the report is printed, THEN it ends with the list, and the bytes that its graphs keep
+    *text, figures = run(memlab, program).splitlines()
+    names, held, releases, freed, unseen = json.loads(figures)
+    at = text.index("It is kept alive by:")
+    assert text[at + 1].split()[:3] == ["list", "history", "program.py:8"]
+    # AND its release frees the promised bytes, more than what the table does not see
+    assert (names, held, releases) == (["history"], unseen, freed) and freed > unseen > 0
+
+
 def test_optimizer_state_is_named_once(memlab):
     # GIVEN a training step with Adam, after which gradients have Python objects
     program = """

@@ -46,7 +46,7 @@ def test_lines_that_are_left_out_are_summed(count, more):
     # GIVEN `count` lines whose memory no Python object holds
     report = report_of(activations(count))
     # WHEN they are printed, THEN 20 appear with their sizes, AND the rest is one line with the sum of their sizes
-    head = "Memory differs due to allocations without a Python object:"
+    head = "Memory without a tensor in Python:"
     named = [f"held for backward: layer{at} train.py:{at + 1} {count - at}.00M" for at in range(count)]
     text = lines(report)
     begin = text.index(head) + 1

@@ -2,6 +2,7 @@
 //!
 //! The child is a copy of the process with one thread. It owns the GIL if the thread that made it did, so it may read every
 //! object, and whatever it changes stays in the child: the program's objects, reference counts and settings are untouched.
+//! Where the system refuses a child, the search runs in the process for a limited time, and drops its references at the end.
 //!
 //! # Layers
 //!
@@ -10,6 +11,7 @@
 //! search                the graph, with names
 //! walk                  the objects that lead to memory
 //! signs                 signs of what only C++ holds
+//! opaque                what the collector does not see in arrays and TorchScript
 //! names                 names of objects
 //! torch, store_lines    what tensors refer to in C++; the line that stores a name
 //! types                 what the objects of a type are
@@ -18,6 +20,7 @@
 
 mod names;
 mod objects;
+mod opaque;
 mod search;
 mod signs;
 mod store_lines;
@@ -27,4 +30,4 @@ mod walk;
 
 pub mod child;
 
-pub use search::find;
+pub use search::{find, find_in_place};

@@ -10,7 +10,7 @@ use interpose_python::api::{Api, Object};
 use memlab_holders::{EdgeKind, Node, NodeKind};
 
 use crate::objects;
-use crate::types::TypeKind;
+use crate::types::{TypeKind, inherited};
 
 /// `Py_TPFLAGS_LONG_SUBCLASS` and `Py_TPFLAGS_UNICODE_SUBCLASS`
 const INTEGER: u64 = 1 << 24;
@@ -44,13 +44,19 @@ pub unsafe fn references(api: &Api, object: Object, kind: TypeKind) -> Reference
             }),
             TypeKind::Exception => {
                 for name in [c"__traceback__", c"__context__", c"__cause__"] {
-                    let value = attribute(api, object, name);
-                    if !value.is_null() {
+                    let class = objects::class_of(object);
+                    let value = inherited(class, name).map_or(ptr::null_mut(), |property| property.of(object));
+                    if value.is_null() {
+                        (api.PyErr_Clear)();
+                    } else {
                         found.insert(value as usize, (EdgeKind::Attribute, name.to_string_lossy().into_owned()));
                     }
                 }
             }
             TypeKind::Function => closure(api, object, &mut found),
+            TypeKind::Object => objects::each_slot(object, &mut |name, value| {
+                found.insert(value as usize, (EdgeKind::Attribute, name));
+            }),
             _ => {}
         }
         each_entry(api, attributes(object, kind), &mut |key, value| {
@@ -222,11 +228,11 @@ pub unsafe fn strings(api: &Api, tuple: Object) -> Vec<String> {
     }
 }
 
-/// An attribute of an object whose class C defines: a new reference, or null.
+/// An attribute of an object whose class C defines: a reference that the search owns, or null.
 pub unsafe fn attribute(api: &Api, object: Object, name: &CStr) -> Object {
     // SAFETY: as for `references`.
     unsafe {
-        let found = (api.PyObject_GetAttrString)(object, name.as_ptr());
+        let found = objects::own((api.PyObject_GetAttrString)(object, name.as_ptr()));
         if found.is_null() {
             (api.PyErr_Clear)();
         }
@@ -256,14 +262,17 @@ pub unsafe fn described(api: &Api, object: Object, kind: TypeKind) -> Node {
         let counted = |kind| Node { items: u32::try_from(length(api, object)).unwrap_or(u32::MAX), ..named(kind) };
         match kind {
             TypeKind::Dictionary => counted(NodeKind::Mapping),
-            TypeKind::List | TypeKind::Tuple | TypeKind::Set => counted(NodeKind::Sequence),
+            TypeKind::List | TypeKind::Tuple | TypeKind::Set | TypeKind::Array => counted(NodeKind::Sequence),
             TypeKind::Exception => named(NodeKind::Exception),
             TypeKind::Traceback => named(NodeKind::Traceback),
             TypeKind::Context => named(NodeKind::Context),
             TypeKind::Autograd => named(NodeKind::Autograd),
             TypeKind::Tensor => named(NodeKind::Tensor),
             TypeKind::Function => code_of(api, NodeKind::Function, object, c"__code__"),
-            TypeKind::Generator => code_of(api, NodeKind::Generator, object, c"gi_code"),
+            TypeKind::Generator => {
+                let of = |attribute| code_of(api, NodeKind::Generator, object, attribute);
+                [c"gi_code", c"cr_code", c"ag_code"].map(of).into_iter().max_by_key(|node| node.line).unwrap_or_default()
+            }
             TypeKind::Frame => code_of(api, NodeKind::Traceback, object, c"f_code"),
             TypeKind::Cache => {
                 let wrapped = attribute(api, object, c"__wrapped__");
@@ -274,7 +283,7 @@ pub unsafe fn described(api: &Api, object: Object, kind: TypeKind) -> Node {
                 }
             }
             TypeKind::Class => class_node(api, object),
-            TypeKind::Cell | TypeKind::Module | TypeKind::Object => named(NodeKind::Object),
+            TypeKind::Cell | TypeKind::Module | TypeKind::Script | TypeKind::Object => named(NodeKind::Object),
         }
     }
 }

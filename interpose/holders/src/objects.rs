@@ -1,14 +1,16 @@
 //! Fields of CPython's objects that the public headers define since 3.9 and that no version has moved since.
 
+use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 
-use interpose_python::api::Object;
+use interpose_python::api::{Api, Object};
 use interpose_python::layout::{OBJECT_TYPE, TYPE_FLAGS, TYPE_NAME};
 
-/// `tp_methods`, `tp_getset`, `tp_dict`, `tp_traverse` and `tp_is_gc` of a type object.
+/// `tp_methods`, `tp_members`, `tp_getset`, `tp_dict`, `tp_traverse` and `tp_is_gc` of a type object.
 const TYPE_TRAVERSE: usize = 184;
 const TYPE_METHODS: usize = 232;
+const TYPE_MEMBERS: usize = 240;
 const TYPE_GETSET: usize = 248;
 const TYPE_BASE: usize = 256;
 const TYPE_DICT: usize = 264;
@@ -33,6 +35,32 @@ pub type Inquiry = unsafe extern "C" fn(Object) -> c_int;
 pub type Getter = unsafe extern "C" fn(Object, *mut c_void) -> Object;
 /// `PyCFunction` of a method without arguments.
 pub type NoArguments = unsafe extern "C" fn(Object, Object) -> Object;
+
+thread_local! {
+    /// References that the search in progress owns.
+    static OWNED: RefCell<Vec<Object>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Notes a new reference, or null: an object must keep its address until the search ends.
+pub fn own(object: Object) -> Object {
+    if !object.is_null() {
+        OWNED.with(|owned| owned.borrow_mut().push(object));
+    }
+    object
+}
+
+/// Drops all references that the search owns, the latest first.
+///
+/// # Safety
+///
+/// The GIL must be held, and nothing found by the search be used afterwards.
+pub unsafe fn release_owned(api: &Api) {
+    let owned = OWNED.with(RefCell::take);
+    for object in owned.into_iter().rev() {
+        // SAFETY: each is a reference of ours.
+        unsafe { (api.Py_DecRef)(object) };
+    }
+}
 
 /// # Safety
 ///
@@ -136,14 +164,14 @@ pub struct Property {
 }
 
 impl Property {
-    /// Reads it of an object: a new reference, or null with an exception set.
+    /// Reads it of an object: a reference that the search owns, or null with an exception set.
     ///
     /// # Safety
     ///
     /// The GIL must be held; the object must be of the class that has the property.
     pub unsafe fn of(self, object: Object) -> Object {
         // SAFETY: as the caller promises.
-        unsafe { (self.get)(object, self.closure) }
+        own(unsafe { (self.get)(object, self.closure) })
     }
 }
 
@@ -197,6 +225,45 @@ pub unsafe fn method(class: Object, name: &CStr) -> Option<NoArguments> {
         }
     }
     None
+}
+
+/// `PyMemberDef`
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Member {
+    name: *const c_char,
+    kind: c_int,
+    offset: isize,
+    flags: c_int,
+    doc: *const c_char,
+}
+
+/// `Py_T_OBJECT_EX`, the kind of the members that `__slots__` makes.
+const SLOT: c_int = 16;
+
+/// Calls `look` with the names and values of an object's `__slots__`, those of base classes, too.
+///
+/// # Safety
+///
+/// `object` must be a live object, and the GIL be held.
+pub unsafe fn each_slot(object: Object, look: &mut dyn FnMut(String, Object)) {
+    // SAFETY: the table of members ends with a null name. A member of this kind is null or an object.
+    unsafe {
+        let mut class = class_of(object);
+        while !class.is_null() {
+            let mut member: *const Member = read(class, TYPE_MEMBERS);
+            while !member.is_null() && !(*member).name.is_null() {
+                if (*member).kind == SLOT && (*member).offset > 0 {
+                    let value: Object = read(object, (*member).offset as usize);
+                    if !value.is_null() {
+                        look(CStr::from_ptr((*member).name).to_string_lossy().into_owned(), value);
+                    }
+                }
+                member = member.add(1);
+            }
+            class = base(class);
+        }
+    }
 }
 
 /// Calls `look` with each object that this one refers to, as Python's garbage collector sees it.

@@ -1,7 +1,8 @@
 //! The graph of what holds memory, with names.
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::ptr;
+use std::time::Duration;
 
 use hashbrown::HashMap;
 use interpose_base::file_names;
@@ -18,7 +19,7 @@ use crate::torch::Torch;
 use crate::types::TypeKind;
 use crate::walk::{MAX_OBJECTS, Place, Walk};
 
-/// Finds what holds the memory of tensors on GPUs.
+/// Finds what holds the memory of tensors on GPUs, in a copy of the process.
 ///
 /// # Errors
 ///
@@ -31,11 +32,11 @@ use crate::walk::{MAX_OBJECTS, Place, Walk};
 pub unsafe fn find(api: &Api, interpreter: &Interpreter) -> Result<HeapGraph, String> {
     // SAFETY: as the caller promises.
     unsafe {
-        let torch = Torch::find(api).ok_or("PyTorch is not loaded, or memlab does not know this version")?;
-        calm(api);
-        Torch::disable_overrides(api);
+        let torch = torch(api)?;
+        Calm::begin(api);
         let mut walk = Walk::new(api, interpreter, torch);
-        add_roots(&mut walk, api, interpreter);
+        add_program(&mut walk, api, interpreter);
+        add_libraries(&mut walk, api);
         walk.follow();
         if !walk.is_cut() {
             walk.add_unreached();
@@ -47,31 +48,117 @@ pub unsafe fn find(api: &Api, interpreter: &Interpreter) -> Result<HeapGraph, St
     }
 }
 
-/// Clears a pending exception, and stops the garbage collector: it would run finalizers of the program.
-unsafe fn calm(api: &Api) {
-    let (mut kind, mut value, mut traceback) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
-    // SAFETY: the caller holds the GIL.
+/// Finds what holds the memory of tensors on GPUs, in the process, for a limited time. Also returns, in words, the objects
+/// at which it did not look; empty: it looked at all.
+///
+/// # Errors
+///
+/// If PyTorch is not loaded or unknown, or Python cannot stop its garbage collector (before 3.10).
+///
+/// # Safety
+///
+/// The GIL must be held, and no lock of PyTorch. Objects may get dictionaries for their attributes.
+pub unsafe fn find_in_place(
+    api: &Api,
+    interpreter: &Interpreter,
+    limit: Duration,
+) -> Result<(HeapGraph, String), String> {
+    // SAFETY: as the caller promises. No code of the program runs until the references are dropped.
     unsafe {
-        (api.PyErr_Fetch)(&raw mut kind, &raw mut value, &raw mut traceback);
-        let disable = symbols::in_process(c"PyGC_Disable");
-        if !disable.is_null() {
-            let disable: unsafe extern "C" fn() -> i32 = std::mem::transmute(disable);
-            disable();
-            return;
+        let torch = torch(api)?;
+        if symbols::in_process(c"PyGC_Disable").is_null() {
+            return Err("this version of Python cannot stop its garbage collector".to_owned());
         }
-        // Before 3.10.
-        let module = (api.PyDict_GetItemString)((api.PyImport_GetModuleDict)(), c"gc".as_ptr());
-        if !module.is_null() {
-            let disable = names::attribute(api, module, c"disable");
-            if !disable.is_null() {
-                (api.PyObject_CallFunctionObjArgs)(disable, ptr::null_mut::<c_void>());
+        let calm = Calm::begin(api);
+        let mut walk = Walk::new(api, interpreter, torch);
+        // Names and the smaller graph take time, too.
+        walk.stop_after(limit / 2);
+        add_program(&mut walk, api, interpreter);
+        walk.follow();
+        add_libraries(&mut walk, api);
+        walk.follow();
+        let mut skipped = Vec::new();
+        if walk.waiting() > 0 {
+            skipped.push(format!("{} objects and what only they refer to", walk.waiting()));
+        }
+        if walk.waiting() > 0 || walk.objects.len() > MAX_OBJECTS_IN_PLACE {
+            skipped.push("garbage".to_owned());
+        } else {
+            walk.add_unreached();
+        }
+        let graph = reduced(&Builder::new(&walk, interpreter).graph());
+        calm.end(api);
+        Ok((graph, skipped.join(" and ")))
+    }
+}
+
+/// Beyond this number of objects, a search in the process does not look for garbage.
+const MAX_OBJECTS_IN_PLACE: usize = 300_000;
+
+unsafe fn torch(api: &Api) -> Result<Torch, String> {
+    // SAFETY: the caller holds the GIL.
+    unsafe { Torch::find(api) }.ok_or_else(|| "PyTorch is not loaded, or memlab does not know this version".to_owned())
+}
+
+/// A time in which no code of the program runs: no exception is pending, the garbage collector, which runs finalizers, is
+/// off, and PyTorch calls no `__torch_function__`.
+struct Calm {
+    /// Kind, value and traceback of the exception that was pending, or nulls.
+    exception: [Object; 3],
+    /// `None`: the collector was not stopped by C.
+    was_collecting: Option<bool>,
+    overrides: Object,
+}
+
+impl Calm {
+    unsafe fn begin(api: &Api) -> Self {
+        let mut exception = [ptr::null_mut(); 3];
+        let [kind, value, traceback] = &mut exception;
+        // SAFETY: the caller holds the GIL.
+        unsafe {
+            (api.PyErr_Fetch)(kind, value, traceback);
+            let was_collecting = switch_collector(c"PyGC_Disable");
+            if was_collecting.is_none() {
+                // Before 3.10.
+                let module = (api.PyDict_GetItemString)((api.PyImport_GetModuleDict)(), c"gc".as_ptr());
+                let disable =
+                    if module.is_null() { module } else { names::attribute(api, module, c"disable") };
+                if !disable.is_null() {
+                    (api.PyObject_CallFunctionObjArgs)(disable, ptr::null_mut::<c_void>());
+                }
             }
+            Self { exception, was_collecting, overrides: Torch::disable_overrides(api) }
+        }
+    }
+
+    /// Ends it, and drops the references that the search owns.
+    unsafe fn end(self, api: &Api) {
+        let [kind, value, traceback] = self.exception;
+        // SAFETY: the caller holds the GIL.
+        unsafe {
+            Torch::enable_overrides(api, self.overrides);
+            objects::release_owned(api);
+            if self.was_collecting == Some(true) {
+                switch_collector(c"PyGC_Enable");
+            }
+            (api.PyErr_Restore)(kind, value, traceback);
         }
     }
 }
 
-/// Adds the roots; those whose names a person expects come first.
-unsafe fn add_roots(walk: &mut Walk, api: &Api, interpreter: &Interpreter) {
+/// Calls one of Python's functions that switch the garbage collector. Returns true if it was on; `None`: there is no such
+/// function.
+unsafe fn switch_collector(name: &CStr) -> Option<bool> {
+    let function = symbols::in_process(name);
+    // SAFETY: `int PyGC_Disable(void)` and `int PyGC_Enable(void)`; the caller holds the GIL.
+    (!function.is_null()).then(|| unsafe {
+        let function: unsafe extern "C" fn() -> i32 = std::mem::transmute(function);
+        function() != 0
+    })
+}
+
+/// Adds the roots whose names a person expects: the main module and the frames.
+unsafe fn add_program(walk: &mut Walk, api: &Api, interpreter: &Interpreter) {
     // SAFETY: as for `find`.
     unsafe {
         let modules = (api.PyImport_GetModuleDict)();
@@ -102,6 +189,14 @@ unsafe fn add_roots(walk: &mut Walk, api: &Api, interpreter: &Interpreter) {
             let names = local_names(api, interpreter, raw.code.cast_mut().cast());
             walk.add_frame(raw, is_call, &names);
         }
+    }
+}
+
+/// Adds the other modules as roots.
+unsafe fn add_libraries(walk: &mut Walk, api: &Api) {
+    // SAFETY: as for `find`.
+    unsafe {
+        let modules = (api.PyImport_GetModuleDict)();
         let mut others = Vec::new();
         names::each_entry(api, modules, &mut |name, module| others.push((name, module)));
         for (name, module) in others {
@@ -127,8 +222,9 @@ enum Owner {
 
 fn owner_of(file: &str) -> Owner {
     let is_installed = file_names::is_installed(file);
-    // memlab's agent, and its function that asks for a search.
-    let is_asking = file.starts_with("<memlab") || file.ends_with("/memlab/holding.py");
+    // memlab's agent, and its functions that ask for a search.
+    let is_reporter = file.contains("/memlab/compat/_reporter/") || file.ends_with("/memlab/compat/reporter.py");
+    let is_asking = file.starts_with("<memlab") || file.ends_with("/memlab/holding.py") || is_reporter;
     if is_asking
         || file.contains("-packages/torch/")
         || !is_installed && file_names::is_library(file)
@@ -285,6 +381,10 @@ impl<'w> Builder<'w> {
                 let found = self.references.get(&node).and_then(|references| references.get(&object));
                 let found = found.or_else(|| self.references.get(&through).and_then(|names| names.get(&object)));
                 found.cloned().unwrap_or((kind, String::new()))
+            }
+            (EdgeKind::Attribute, _) => {
+                let name = self.walk.script_names.get(&(node, self.walk.objects[to as usize] as usize));
+                (kind, name.cloned().unwrap_or_default())
             }
             _ => (kind, String::new()),
         }

@@ -14,7 +14,7 @@ const HANDLE_BYTES: isize = 64;
 ///
 /// # Safety
 ///
-/// The GIL must be held, in a copy of the process.
+/// The GIL must be held.
 pub unsafe fn of(api: &Api) -> &'static str {
     // SAFETY: as the caller promises.
     unsafe {
@@ -38,7 +38,7 @@ unsafe fn is_autocast(api: &Api) -> bool {
             if function.is_null() {
                 return false;
             }
-            let answer = (api.PyObject_CallFunctionObjArgs)(function, ptr::null_mut::<c_void>());
+            let answer = objects::own((api.PyObject_CallFunctionObjArgs)(function, ptr::null_mut::<c_void>()));
             if answer.is_null() {
                 (api.PyErr_Clear)();
                 return false;

@@ -5,7 +5,7 @@ use std::ptr;
 
 use interpose_python::api::{Api, Object};
 
-use crate::objects::{self, NoArguments, Property};
+use crate::objects::{self, NoArguments, Property, own};
 use crate::types::{TypeInfo, inherited};
 use memlab_holders::EdgeKind;
 
@@ -37,7 +37,7 @@ impl Torch {
                 return None;
             }
             let attribute = |name: &CStr| {
-                let found = (api.PyObject_GetAttrString)(native, name.as_ptr());
+                let found = own((api.PyObject_GetAttrString)(native, name.as_ptr()));
                 if found.is_null() {
                     (api.PyErr_Clear)();
                 }
@@ -64,31 +64,52 @@ impl Torch {
         }
     }
 
-    /// Stops PyTorch from calling the `__torch_function__` of classes, until the process ends.
+    /// Stops PyTorch from calling the `__torch_function__` of classes in this thread. Returns the guard, or null.
     ///
     /// # Safety
     ///
     /// The GIL must be held.
-    pub unsafe fn disable_overrides(api: &Api) {
+    pub unsafe fn disable_overrides(api: &Api) -> Object {
         // SAFETY: the caller holds the GIL.
         unsafe {
             let native = (api.PyDict_GetItemString)((api.PyImport_GetModuleDict)(), c"torch._C".as_ptr());
             for name in [c"DisableTorchFunctionSubclass", c"DisableTorchFunction"] {
-                let class = (api.PyObject_GetAttrString)(native, name.as_ptr());
+                let class = own((api.PyObject_GetAttrString)(native, name.as_ptr()));
                 if class.is_null() {
                     (api.PyErr_Clear)();
                     continue;
                 }
-                let guard = (api.PyObject_CallFunctionObjArgs)(class, ptr::null_mut::<c_void>());
+                let guard = own((api.PyObject_CallFunctionObjArgs)(class, ptr::null_mut::<c_void>()));
                 if !guard.is_null() {
-                    let enter = (api.PyObject_GetAttrString)(guard, c"__enter__".as_ptr());
+                    let enter = own((api.PyObject_GetAttrString)(guard, c"__enter__".as_ptr()));
                     if !enter.is_null() {
-                        (api.PyObject_CallFunctionObjArgs)(enter, ptr::null_mut::<c_void>());
+                        own((api.PyObject_CallFunctionObjArgs)(enter, ptr::null_mut::<c_void>()));
                     }
                 }
                 (api.PyErr_Clear)();
-                return;
+                return guard;
             }
+            ptr::null_mut()
+        }
+    }
+
+    /// Undoes [`disable_overrides`](Self::disable_overrides).
+    ///
+    /// # Safety
+    ///
+    /// As there; `guard` must be its result.
+    pub unsafe fn enable_overrides(api: &Api, guard: Object) {
+        if guard.is_null() {
+            return;
+        }
+        // SAFETY: as the caller promises. An empty format makes None.
+        unsafe {
+            let exit = own((api.PyObject_GetAttrString)(guard, c"__exit__".as_ptr()));
+            let none = own((api.Py_BuildValue)(c"".as_ptr()));
+            if !exit.is_null() && !none.is_null() {
+                own((api.PyObject_CallFunctionObjArgs)(exit, none, none, none, ptr::null_mut::<c_void>()));
+            }
+            (api.PyErr_Clear)();
         }
     }
 
@@ -103,7 +124,7 @@ impl Torch {
             if !is_true(api, self.is_cuda.of(tensor)) {
                 return None;
             }
-            let address = (self.data_ptr)(tensor, ptr::null_mut());
+            let address = own((self.data_ptr)(tensor, ptr::null_mut()));
             if address.is_null() {
                 (api.PyErr_Clear)(); // It has no memory, or it is in parts (sparse).
                 return None;
@@ -118,7 +139,7 @@ impl Torch {
     ///
     /// As for [`memory`](Self::memory).
     pub unsafe fn each_part(&self, api: &Api, tensor: Object, look: &mut dyn FnMut(Object, EdgeKind)) {
-        // SAFETY: as the caller promises. References are never dropped: an object must keep its address.
+        // SAFETY: as the caller promises.
         unsafe {
             let mut found = |object: Object, kind| {
                 if object.is_null() {
@@ -142,7 +163,7 @@ impl Torch {
     ///
     /// The GIL must be held; `info` must be that of the node's type.
     pub unsafe fn each_saved(&self, api: &Api, node: Object, info: &TypeInfo, look: &mut dyn FnMut(Object, EdgeKind)) {
-        // SAFETY: as the caller promises. References are never dropped: an object must keep its address.
+        // SAFETY: as the caller promises.
         unsafe {
             if let Some(next) = info.next {
                 each_item(api, next.of(node), &mut |pair| {
@@ -157,7 +178,7 @@ impl Torch {
             for property in &info.saved {
                 let saved = property.of(node);
                 each_item(api, saved, &mut |entry| {
-                    let data = (api.PyObject_GetAttrString)(entry, c"data".as_ptr());
+                    let data = own((api.PyObject_GetAttrString)(entry, c"data".as_ptr()));
                     if data.is_null() { (api.PyErr_Clear)() } else { look(data, EdgeKind::Saved) }
                 });
             }

@@ -31,7 +31,18 @@ pub enum TypeKind {
     /// A node of a custom autograd function, which is its `ctx`.
     Context,
     Tensor,
+    /// An array of NumPy.
+    Array,
+    /// A module of TorchScript, which C++ implements.
+    Script,
     Object,
+}
+
+impl TypeKind {
+    /// True if objects refer to others that the garbage collector does not see.
+    pub const fn is_opaque(self) -> bool {
+        matches!(self, Self::Tensor | Self::Array | Self::Script)
+    }
 }
 
 /// A type, as the walk needs it.
@@ -88,6 +99,10 @@ impl Types {
                 TypeKind::Context
             } else if is_a(self.module) {
                 TypeKind::Module
+            } else if is_named(class, &["numpy.ndarray"]) {
+                TypeKind::Array
+            } else if is_named(class, &["torch.ScriptModule", "torch._C.ScriptModule"]) {
+                TypeKind::Script
             } else {
                 kind_of(class, flags)
             };
@@ -132,6 +147,25 @@ pub unsafe fn inherited(class: Object, name: &CStr) -> Option<Property> {
         }
     }
     None
+}
+
+/// True if a type, or one of its bases, has one of these names.
+///
+/// # Safety
+///
+/// `class` must be a live type.
+unsafe fn is_named(class: Object, names: &[&str]) -> bool {
+    let mut class = class;
+    while !class.is_null() {
+        // SAFETY: a live type, whose bases live as long.
+        unsafe {
+            if names.contains(&objects::full_name(class).as_str()) {
+                return true;
+            }
+            class = objects::base(class);
+        }
+    }
+    false
 }
 
 /// # Safety

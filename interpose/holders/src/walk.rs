@@ -5,6 +5,7 @@
 
 use std::ffi::c_void;
 use std::ptr;
+use std::time::Duration;
 
 use hashbrown::{HashMap, HashSet};
 use interpose_python::api::{Api, Object};
@@ -12,12 +13,24 @@ use interpose_python::walk::{Interpreter, RawFrame};
 use memlab_holders::EdgeKind;
 
 use crate::objects;
+use crate::opaque;
 use crate::signs;
 use crate::torch::Torch;
 use crate::types::{TypeKind, Types};
 
 /// Objects beyond this number are not followed: the copy would take too much memory.
 pub const MAX_OBJECTS: usize = 8_000_000;
+
+/// The clock is read once per so many nodes.
+const CLOCK_INTERVAL: usize = 128;
+
+/// Time of the processor that this thread has used.
+fn thread_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the structure is ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
 
 /// Kind of a node of the walk.
 #[derive(Clone, Debug)]
@@ -55,10 +68,18 @@ pub struct Walk<'a> {
     pub frames: Vec<RawFrame>,
     /// Names of the local variables of each frame, as edges of the frame.
     pub locals: HashMap<(u32, u32), String>,
+    /// Names of the tensors of TorchScript modules, by the module's node and the tensor's address.
+    pub script_names: HashMap<(u32, usize), String>,
     /// Sign of memory that only C++ holds, as the name of its node; may be empty.
     pub native_sign: &'static str,
     waiting: Vec<u32>,
     buffer: Vec<Object>,
+    /// The walk stops when it has used so much time of its thread's.
+    limit: Option<Duration>,
+    started: Duration,
+    /// Nodes that were followed.
+    followed: usize,
+    is_late: bool,
 }
 
 impl<'a> Walk<'a> {
@@ -81,8 +102,13 @@ impl<'a> Walk<'a> {
             memory: Vec::new(),
             frames: Vec::new(),
             locals: HashMap::new(),
+            script_names: HashMap::new(),
             waiting: Vec::new(),
             buffer: Vec::new(),
+            limit: None,
+            started: thread_time(),
+            followed: 0,
+            is_late: false,
         }
     }
 
@@ -165,8 +191,8 @@ impl<'a> Walk<'a> {
         unsafe {
             let info = self.types.of(self.api, objects::class_of(object));
             let type_kind = info.kind;
-            let leads_nowhere = info.traverse.is_none() && type_kind != TypeKind::Tensor;
-            let is_static = info.is_gc.is_some_and(|is_gc| is_gc(object) == 0);
+            let leads_nowhere = info.traverse.is_none() && !type_kind.is_opaque();
+            let is_static = !type_kind.is_opaque() && info.is_gc.is_some_and(|is_gc| is_gc(object) == 0);
             match type_kind {
                 _ if leads_nowhere || is_static => {}
                 TypeKind::Module => {
@@ -192,12 +218,34 @@ impl<'a> Walk<'a> {
     /// As for [`add_module`](Self::add_module).
     pub unsafe fn follow(&mut self) {
         while let Some(node) = self.waiting.pop() {
-            if self.is_cut() {
+            if self.is_cut() || self.is_late() {
+                self.waiting.push(node);
                 return;
             }
             // SAFETY: the objects of nodes are alive: nothing in this process frees any.
             unsafe { self.follow_node(node) };
         }
+    }
+
+    /// Makes the walk stop when it has used this time of the processor, so that a busy machine changes no answer.
+    pub const fn stop_after(&mut self, limit: Duration) {
+        self.limit = Some(limit);
+    }
+
+    /// Returns the number of objects that were reached and not looked at, because time was up.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Returns true if time is up. The clock is read at some nodes only.
+    fn is_late(&mut self) -> bool {
+        self.followed += 1;
+        if let Some(limit) = self.limit
+            && self.followed.is_multiple_of(CLOCK_INTERVAL)
+        {
+            self.is_late |= thread_time() - self.started >= limit;
+        }
+        self.is_late
     }
 
     /// Returns true if the walk stopped, because the program has too many objects.
@@ -221,6 +269,11 @@ impl<'a> Walk<'a> {
                 TypeKind::Autograd | TypeKind::Context => {
                     self.torch.each_saved(self.api, object, &info, &mut |part, kind| parts.push((part, kind)));
                 }
+                TypeKind::Array => opaque::each_element(object, &mut |part| parts.push((part, EdgeKind::Item))),
+                TypeKind::Script => opaque::each_script_tensor(self.api, object, &mut |name, part| {
+                    self.script_names.insert((node, part as usize), name);
+                    parts.push((part, EdgeKind::Attribute));
+                }),
                 _ => {}
             }
             for (part, kind) in parts {
@@ -356,11 +409,11 @@ unsafe fn tracked(api: &Api) -> Object {
         if module.is_null() {
             return module;
         }
-        let function = (api.PyObject_GetAttrString)(module, c"get_objects".as_ptr());
+        let function = objects::own((api.PyObject_GetAttrString)(module, c"get_objects".as_ptr()));
         let list = if function.is_null() {
             function
         } else {
-            (api.PyObject_CallFunctionObjArgs)(function, ptr::null_mut::<c_void>())
+            objects::own((api.PyObject_CallFunctionObjArgs)(function, ptr::null_mut::<c_void>()))
         };
         if list.is_null() {
             (api.PyErr_Clear)();

@@ -3,6 +3,7 @@
 //! A search runs in a copy of the process (`interpose_holders::child`), so the program stands still only while it is made. A
 //! thread of memlab writes the result to the trace.
 
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,8 @@ use interpose_python::walk::Interpreter;
 const SEARCH_LIMIT: Duration = Duration::from_secs(20);
 /// Maximum number of searches for growth in one process.
 const MAX_GROWTH_SEARCHES: u32 = 24;
+/// Time for which a search in the process may stop the program.
+const IN_PLACE_LIMIT: Duration = Duration::from_millis(50);
 /// Share of the time since the last search that the next pause may take: one part of this number.
 const PAUSE_SHARE: u64 = 25;
 
@@ -140,26 +143,37 @@ pub unsafe fn search(
             recorder.log.stop_in_copy();
             let started = Instant::now();
             let lines = match interpose_holders::find(api, interpreter) {
-                Ok(graph) => encode::holders(number, &graph, started.elapsed().as_nanos() as u64),
+                Ok(graph) => encode::holders(number, &graph, started.elapsed().as_nanos() as u64, ""),
                 Err(why) => encode::failed_search(number, &why),
             };
             let _ = output.write_all(&lines);
         })
     };
+    // SAFETY: as the caller promises.
+    let in_place = child.is_err().then(|| unsafe { search_in_place(api, interpreter, number) });
     drop(guard);
-    let pause_ns = child.as_ref().map_or(0, |child| child.pause.as_nanos() as u64);
+    let pause_ns = match &child {
+        Ok(child) => child.pause.as_nanos() as u64,
+        Err(_) => recorder.elapsed_ns() - time,
+    };
     growth::wait_until(recorder.elapsed_ns() + PAUSE_SHARE * pause_ns, reason == SearchReason::Forward);
     recorder.log.append(&encode::holder_search(&HolderSearch { holder_search: number, time, reason, pause_ns }));
-    let started = child.and_then(|child| {
-        background::spawn("memlab holders", move || {
+    let started = match child {
+        Ok(child) => background::spawn("memlab holders", move || {
             let _guard = RecursionGuard::enter();
-            write_result(recorder, number, child);
+            write_lines(recorder, &result_of(number, child));
             RUNNING.fetch_sub(1, Ordering::AcqRel);
-        })
-    });
+        }),
+        Err(refused) => {
+            write_lines(recorder, &in_place.unwrap_or_default());
+            RUNNING.fetch_sub(1, Ordering::AcqRel);
+            warn_of_refusal(recorder, &refused);
+            Ok(())
+        }
+    };
     if let Err(error) = started {
         RUNNING.fetch_sub(1, Ordering::AcqRel);
-        let why = format!("the system refuses a process or thread ({error})");
+        let why = format!("the system refuses a thread ({error})");
         recorder.log.append(&encode::failed_search(number, &why));
         recorder.warn(&format!("no search for what holds the memory: {why}"));
         return 0;
@@ -167,12 +181,42 @@ pub unsafe fn search(
     number
 }
 
-fn write_result(recorder: &Recorder, number: u32, child: Child) {
-    let lines = match child.read(SEARCH_LIMIT) {
+/// Searches in the process; returns lines for the trace.
+///
+/// # Safety
+///
+/// As for [`search_if_wanted`].
+unsafe fn search_in_place(api: &'static Api, interpreter: &'static Interpreter, number: u32) -> Vec<u8> {
+    let started = Instant::now();
+    // SAFETY: as the caller promises.
+    match unsafe { interpose_holders::find_in_place(api, interpreter, IN_PLACE_LIMIT) } {
+        Ok((graph, skipped)) => encode::holders(number, &graph, started.elapsed().as_nanos() as u64, &skipped),
+        Err(why) => encode::failed_search(number, &why),
+    }
+}
+
+/// Warns once in a process.
+fn warn_of_refusal(recorder: &Recorder, refused: &std::io::Error) {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        recorder.warn(&format!(
+            "the system refuses a copy of this process ({refused}): searches for what holds the memory run in the process, \
+             for about {} ms each",
+            IN_PLACE_LIMIT.as_millis()
+        ));
+    });
+}
+
+/// The lines that a copy wrote, when it has ended.
+fn result_of(number: u32, child: Child) -> Vec<u8> {
+    match child.read(SEARCH_LIMIT) {
         Ok(lines) if lines.ends_with(b"\n") => lines,
         Ok(_) => encode::failed_search(number, "its result is incomplete"),
         Err(error) => encode::failed_search(number, &error.to_string()),
-    };
+    }
+}
+
+fn write_lines(recorder: &Recorder, lines: &[u8]) {
     for line in lines.split_inclusive(|byte| *byte == b'\n') {
         recorder.log.append(line);
     }

@@ -25,9 +25,9 @@ class MemReporter:
     `model` names parameters and buffers, and `add_optimizer` names the state of an optimizer. `pre_collect` collects garbage
     before each report. The reporter keeps neither models nor tensors alive.
 
-    On a GPU the report ends with the memory that no Python object holds. These are tensors that autograd keeps for backward,
-    by layer and line, and workspaces, the allocator's cache, the context and other processes. The sum is all memory in use
-    on the GPU.
+    On a GPU the report ends with the memory without a tensor in Python, and with the objects that keep it alive. It is memory
+    that autograd keeps for backward, by layer and line. Workspaces, the allocator's cache, the context and other processes
+    follow. The sum is all memory in use on the GPU.
 
     >>> import torch
     >>> from memlab import MemReporter
@@ -80,10 +80,12 @@ class MemReporter:
         bias                                                 (1024,)     0.00B
         ...
         """
-        print(self.collect(device).text(verbose))
+        print(self.collect(device, holders=True).text(verbose))
 
-    def collect(self, device: int | str | torch.device | None = None) -> Report:
+    def collect(self, device: int | str | torch.device | None = None, holders: bool = False) -> Report:
         """Returns the figures that `report` prints, as numbers. Notebooks show them as a table.
+
+        `holders` searches for the objects that keep memory without a tensor alive, as `report` does.
 
         >>> import torch, memlab
         >>> model = torch.nn.Linear(1024, 1024)
@@ -108,7 +110,7 @@ class MemReporter:
                 optimizers = [optimizer for known in self._optimizers if (optimizer := known()) is not None]
                 is_tracked = tracker.active
                 table = survey(self._live, self._names, model, optimizers, is_tracked)
-            return Report(device_reports(table, only, is_tracked))
+            return Report(device_reports(table, only, is_tracked, holders))
         finally:
             if was_enabled:
                 gc.enable()

@@ -113,6 +113,13 @@ impl<'a> Remainder<'a> {
         taken
     }
 
+    /// Addresses of the blocks below no tensor, without those of libraries.
+    pub fn unseen_blocks(&self) -> Vec<u64> {
+        let blocks = self.blocks.iter().zip(&self.is_seen);
+        let unseen = blocks.filter(|(block, is_seen)| !**is_seen && block.category != Category::Workspace);
+        unseen.map(|(block, _)| block.address).collect()
+    }
+
     /// Memory of blocks below no tensor, the largest first.
     ///
     /// The rest of blocks with tensors in them is a row of the category "rounding".

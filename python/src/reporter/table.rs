@@ -118,7 +118,8 @@ impl TensorTable {
             shares: PyList::new(py, shares)?,
             sizes,
             foreign: if card.is_some() { foreign } else { 0 },
-            unseen: remainder.map(|remainder| remainder.unseen(py)).unwrap_or_default(),
+            unseen: remainder.as_ref().map(|remainder| remainder.unseen(py)).unwrap_or_default(),
+            unseen_blocks: remainder.map(|remainder| remainder.unseen_blocks()).unwrap_or_default(),
             outside: blocks.map(|blocks| blocks.outside()).unwrap_or_default(),
         })
     }
@@ -134,6 +135,8 @@ pub struct Columns<'py> {
     shares: Bound<'py, PyList>,
     foreign: u64,
     unseen: Vec<UnseenRow>,
+    /// Addresses of the blocks of `unseen`, without those of libraries.
+    unseen_blocks: Vec<u64>,
     outside: Vec<(&'static str, u64)>,
 }
 

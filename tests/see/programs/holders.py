@@ -8,7 +8,9 @@ from collections import deque
 from typing import ClassVar
 
 import memlab
+import numpy
 import torch
+from refused_copies import refuse_copies
 
 MIB = 1 << 20
 
@@ -32,7 +34,12 @@ class Keeper:
 
 
 class Slotted:
-    __slots__ = ("value",)
+    __slots__ = ("other", "value")
+
+
+class Pause:
+    def __await__(self):
+        yield
 
 
 class Remember(torch.autograd.Function):
@@ -124,6 +131,49 @@ def a_generator():
     next(numbers)
 
 
+def a_coroutine():
+    global waiting
+
+    async def waits():
+        state = block()
+        await Pause()
+        return state
+
+    waiting = waits()
+    waiting.send(None)
+
+
+def an_array():
+    global table
+    table = numpy.empty((3, 2), dtype=object)
+    table[1, 1], table[2, 1] = block(), block()
+
+
+def a_part_of_an_array():
+    global row
+    whole = numpy.empty((3, 2), dtype=object)
+    whole[0, 1], whole[2, 1] = block(), block()
+    row = whole.T[1, ::2]
+
+
+def a_script():
+    global scripted
+    linear = torch.nn.Linear(1024, 1024, bias=False)
+    scripted = torch.jit.script(torch.nn.Sequential(torch.nn.Sequential(linear))).cuda()
+
+
+def slots_together():
+    middle = block().requires_grad_().exp()
+    slotted.value, slotted.other = middle.sum(), middle.mean()
+
+
+def buckets():
+    global model
+    group = torch.distributed
+    group.init_process_group("nccl", store=group.HashStore(), rank=0, world_size=1)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1024, 1024, bias=False).cuda())
+
+
 def a_view():
     global row
     row = block().view(1024, -1)[3]
@@ -167,6 +217,12 @@ RELEASES = {
     "a_closure": forget("reader"),
     "an_exception": forget("failure"),
     "a_generator": forget("numbers"),
+    "a_coroutine": lambda: waiting.close() or forget("waiting")(),
+    "an_array": forget("table"),
+    "a_part_of_an_array": forget("row"),
+    "a_script": forget("scripted"),
+    "slots_together": lambda: [delattr(slotted, name) for name in ("value", "other")] and None,
+    "buckets": forget("model"),
     "a_view": forget("row"),
     "a_gradient": forget("weight"),
     "garbage": lambda: gc.collect() and None,
@@ -177,8 +233,13 @@ RELEASES = {
 
 def main(name):
     globals()[name]()
-    top = memlab.holders()[0]
-    print(json.dumps(top._asdict() | {"freed": freed(RELEASES[name])}))
+    found = memlab.holders()
+    kinds = [holder.kind for holder in found]
+    promised = sum(holder.releases for holder in found)
+    figures = {"kinds": kinds, "promised": promised, "freed": freed(RELEASES[name])}
+    print(json.dumps(found[0]._asdict() | figures))
 
 
+if "refused" in sys.argv:
+    refuse_copies()
 main(sys.argv[1])

@@ -11,6 +11,7 @@ import weakref
 
 import memlab
 import torch
+from refused_copies import refuse_copies
 
 uses: list = []
 signals: list = []
@@ -136,6 +137,8 @@ thread.start()
 if "frozen" in sys.argv:
     gc.freeze()
 gc.set_threshold(12345, 12, 13)
+if "refused" in sys.argv:
+    refuse_copies()
 del uses[:]
 counts = [sys.getrefcount(held[0]), sys.getrefcount(odd), sys.getrefcount(listed)]
 start = time.perf_counter()

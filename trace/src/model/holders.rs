@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use memlab_holders::{Explanation, HeapGraph, Memory, explain};
+use memlab_holders::{Explanation, HeapGraph, Memory, NativeOwner, explain};
 use serde::{Deserialize, Serialize};
 
 use super::category::Category;
@@ -30,29 +30,45 @@ pub(crate) struct Search {
     is_complete: bool,
     #[serde(default)]
     failed: String,
+    #[serde(default)]
+    skipped: String,
 }
 
 /// A block that was alive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "(i32, u64, u64, u32, bool)", into = "(i32, u64, u64, u32, bool)")]
+#[serde(from = "BlockRow", into = "BlockRow")]
 pub(crate) struct BlockAtSearch {
     device: i32,
     address: u64,
     bytes: u64,
     stack: u32,
-    /// True for a workspace of a library.
-    is_librarys: bool,
+    owner: NativeOwner,
 }
 
-impl From<(i32, u64, u64, u32, bool)> for BlockAtSearch {
-    fn from((device, address, bytes, stack, is_librarys): (i32, u64, u64, u32, bool)) -> Self {
-        Self { device, address, bytes, stack, is_librarys }
+/// Device, address, bytes, stack, and the owner's number in [`OWNERS`].
+type BlockRow = (i32, u64, u64, u32, u8);
+
+const OWNERS: [NativeOwner; 3] = [NativeOwner::Unknown, NativeOwner::Library, NativeOwner::Ddp];
+
+impl From<BlockRow> for BlockAtSearch {
+    fn from((device, address, bytes, stack, owner): BlockRow) -> Self {
+        let owner = OWNERS.get(usize::from(owner)).copied().unwrap_or_default();
+        Self { device, address, bytes, stack, owner }
     }
 }
 
-impl From<BlockAtSearch> for (i32, u64, u64, u32, bool) {
+/// The owner of a block of this category, if no Python object leads to it.
+fn owner_by_category(category: Category) -> NativeOwner {
+    match category {
+        Category::Workspace => NativeOwner::Library,
+        Category::DdpBucket => NativeOwner::Ddp,
+        _ => NativeOwner::Unknown,
+    }
+}
+
+impl From<BlockAtSearch> for BlockRow {
     fn from(block: BlockAtSearch) -> Self {
-        (block.device, block.address, block.bytes, block.stack, block.is_librarys)
+        (block.device, block.address, block.bytes, block.stack, block.owner as u8)
     }
 }
 
@@ -71,6 +87,8 @@ pub struct HeldView {
     pub pause_ns: u64,
     /// Bytes of the blocks in question that were alive then.
     pub bytes: u64,
+    /// Objects at which the search did not look, in words. Empty: it looked at all. Else they may hold the memory, too.
+    pub skipped: String,
     /// Their holders.
     pub explanation: Explanation,
 }
@@ -90,8 +108,8 @@ impl Searches {
             compared.push((device, state.growth.ended));
             blocks.extend(state.blocks.sorted().into_iter().map(|block| {
                 let key = state.ledger.cells[block.cell as usize].key;
-                let is_librarys = key.classification.category() == Category::Workspace;
-                BlockAtSearch { device, address: block.address, bytes: block.bytes, stack: key.stack, is_librarys }
+                let owner = owner_by_category(key.classification.category());
+                BlockAtSearch { device, address: block.address, bytes: block.bytes, stack: key.stack, owner }
             }));
         }
         self.add(Search {
@@ -128,6 +146,7 @@ impl Searches {
         if part.last {
             search.is_complete = part.failed.is_empty() && search.graph.is_valid();
             search.failed = part.failed;
+            search.skipped = part.skipped;
             return (search.is_complete || !search.failed.is_empty()).then_some(());
         }
         Some(())
@@ -164,10 +183,15 @@ impl Searches {
         (bytes > 0).then(|| search.explained(&is_wanted))
     }
 
-    /// Returns the holders of the block that contains an address, at the search of this number.
-    pub(crate) fn of_address(&self, number: u32, address: u64) -> Option<HeldView> {
+    /// Returns the holders of the blocks that contain these addresses, at the search of this number.
+    pub(crate) fn of_addresses(&self, number: u32, addresses: &[u64]) -> Option<HeldView> {
         let search = self.complete(number)?;
-        let holds = |block: &BlockAtSearch| block.address <= address && address - block.address < block.bytes;
+        let mut sorted = addresses.to_vec();
+        sorted.sort_unstable();
+        let holds = |block: &BlockAtSearch| {
+            let next = sorted.partition_point(|address| *address < block.address);
+            sorted.get(next).is_some_and(|address| address - block.address < block.bytes)
+        };
         search.blocks.iter().any(holds).then(|| search.explained(&holds))
     }
 
@@ -214,7 +238,7 @@ impl Search {
                 block: block.address,
                 bytes: block.bytes,
                 is_wanted: is_wanted(block),
-                is_librarys: block.is_librarys,
+                owner: block.owner,
             })
             .collect();
         let mut by_address: Vec<usize> = (0..self.blocks.len()).collect();
@@ -231,6 +255,7 @@ impl Search {
             reason: self.reason,
             pause_ns: self.pause_ns,
             bytes: self.bytes(is_wanted),
+            skipped: self.skipped.clone(),
             explanation: explain(&self.graph, &memory, find),
         }
     }

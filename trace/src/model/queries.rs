@@ -370,9 +370,9 @@ impl Model {
         self.searches.ended(number)
     }
 
-    /// Returns what held the block that contains an address, at the search of this number; `None`: no block does.
-    pub fn holders_of_address(&self, number: u32, address: u64) -> Option<HeldView> {
-        self.searches.of_address(number, address)
+    /// Returns what held the blocks that contain these addresses, at the search of this number; `None`: no block does.
+    pub fn holders_of_addresses(&self, number: u32, addresses: &[u64]) -> Option<HeldView> {
+        self.searches.of_addresses(number, addresses)
     }
 
     /// Returns what held the memory of a device that a line allocated, at the search of this number. Without a device: of

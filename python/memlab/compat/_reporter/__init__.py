@@ -1,1 +1,1 @@
-"""The reports of `memlab.MemReporter`: tensors, and memory that no Python object holds."""
+"""The reports of `memlab.MemReporter`: tensors, other memory, and the objects that keep it alive."""

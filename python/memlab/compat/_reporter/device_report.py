@@ -9,6 +9,7 @@ from typing import NamedTuple
 from memlab import _native
 from memlab._native import short_size
 from memlab.compat._reporter.unseen_memory import ROUNDING, UnseenMemory
+from memlab.holding import Holder
 
 RULE_WIDTH = 79  # Width of pytorch_memlab's tables, with columns of 40, 20 and 10.
 NAME_WIDTH, SHAPE_WIDTH, SIZE_WIDTH = 40, 20, 10
@@ -41,6 +42,7 @@ class DeviceReport:
     foreign: int = 0  # Bytes of tensors whose memory is not from PyTorch's caching allocator.
     allocated: int | None = None  # torch.cuda.memory_allocated(); None for devices other than CUDA's.
     unseen: list[UnseenMemory] = field(default_factory=list)
+    holders: list[Holder] = field(default_factory=list)  # The objects that keep `unseen` alive, if they were searched for.
     outside: list[UnseenMemory] = field(default_factory=list)
     used: int | None = None  # None if unknown.
 
@@ -82,12 +84,15 @@ class DeviceReport:
             lines.append(f"Tensors outside PyTorch's allocator, not in its sum: {short_size(self.foreign)}")
         if self.unseen:
             shown = self.unseen if verbose else self.unseen[:_LINES]
-            lines.append("Memory differs due to allocations without a Python object:")
+            lines.append("Memory without a tensor in Python:")
             lines += [row % (what_it_is(entry), where(entry), short_size(entry.nbytes)) for entry in shown]
             rest = self.unseen[len(shown) :]
             if rest:
                 size = short_size(sum(entry.nbytes for entry in rest))
                 lines.append(row % (f"{len(rest)} more lines (verbose=True)", "", size))
+        if self.holders:
+            lines.append("It is kept alive by:")
+            lines += [row % (names_of(entry), place_of(entry), short_size(entry.bytes)) for entry in self.holders]
         return lines
 
 
@@ -108,6 +113,18 @@ def what_it_is(entry: UnseenMemory) -> str:
     """Returns the category in words, with the layer."""
     words = _WORDS.get(entry.category, entry.category)
     return words if entry.layer is None else f"{words}: {entry.layer or '(model)'}"
+
+
+def names_of(holder: Holder) -> str:
+    """Returns ``list history``, or ``hidden and loss together``."""
+    if len(holder.names) > 1:
+        return f"{', '.join(holder.names[:-1])} and {holder.names[-1]} together"
+    return " ".join([holder.kind, *filter(None, holder.names)])
+
+
+def place_of(holder: Holder) -> str:
+    """Returns ``train.py:12``, or nothing."""
+    return f"{Path(holder.file).name}:{holder.line}" if holder.file else ""
 
 
 def where(entry: UnseenMemory) -> str:

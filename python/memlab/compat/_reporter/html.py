@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from html import escape
 
 from memlab._native import short_size
-from memlab.compat._reporter.device_report import DeviceReport, what_it_is, where
+from memlab.compat._reporter.device_report import DeviceReport, names_of, place_of, what_it_is, where
 
 _ROWS = 200  # Thousands of rows make a notebook slow.
 
@@ -19,6 +19,8 @@ _STYLE = """
 .memlab-report .bar div { height: 9px; background: rgba(86, 156, 214, .7); }
 .memlab-report .unseen .bar div { background: rgba(228, 87, 86, .7); }
 .memlab-report .outside .bar div { background: rgba(150, 150, 150, .7); }
+.memlab-report .holder td { color: #888; }
+.memlab-report .holder .bar div { display: none; }
 .memlab-report .sum td { font-weight: bold; border-top: 1px solid #8888; }
 """
 
@@ -46,6 +48,9 @@ def _table(device: DeviceReport) -> str:
         if len(device.unseen) > _ROWS:
             others = device.unseen[_ROWS:]
             rows.append(_row("unseen", [f"{len(others)} more lines", ""], sum(row.nbytes for row in others), most))
+        for holder in device.holders:
+            name = f"↳ kept alive by {escape(names_of(holder))}"
+            rows.append(_row("holder", [name, escape(place_of(holder))], holder.bytes, most))
         rows.append(_sum("Allocated", "", device.allocated))
     if device.used is not None:
         rows += [_row("outside", [escape(what_it_is(entry)), ""], entry.nbytes, most) for entry in device.outside]

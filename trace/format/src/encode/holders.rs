@@ -13,8 +13,8 @@ pub fn holder_search(search: &HolderSearch) -> Vec<u8> {
 }
 
 /// Returns the lines of the graph that a search found.
-/// `took_ns`: nanoseconds that the search took.
-pub fn holders(search: u32, graph: &HeapGraph, took_ns: u64) -> Vec<u8> {
+/// `took_ns`: nanoseconds that the search took. `skipped`: the objects at which it did not look, in words; else empty.
+pub fn holders(search: u32, graph: &HeapGraph, took_ns: u64, skipped: &str) -> Vec<u8> {
     let mut lines = Vec::new();
     for nodes in graph.nodes.chunks(ITEMS_PER_LINE) {
         lines.extend(line(&Holders { holders: search, nodes: nodes.to_vec(), ..Holders::default() }));
@@ -22,7 +22,7 @@ pub fn holders(search: u32, graph: &HeapGraph, took_ns: u64) -> Vec<u8> {
     for edges in graph.edges.chunks(ITEMS_PER_LINE) {
         lines.extend(line(&Holders { holders: search, edges: edges.to_vec(), ..Holders::default() }));
     }
-    lines.extend(line(&Holders { holders: search, last: true, took_ns, ..Holders::default() }));
+    lines.extend(line(&Holders { holders: search, last: true, took_ns, skipped: skipped.to_owned(), ..Holders::default() }));
     lines
 }
 

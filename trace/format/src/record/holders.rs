@@ -69,6 +69,9 @@ pub struct Holders {
     /// In the last part: why the search found nothing. Empty if it succeeded.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub failed: String,
+    /// In the last part: the objects at which the search did not look, in words. Empty: it looked at all.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub skipped: String,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]

@@ -1,5 +1,7 @@
 //! Holders of memory in words: the object or the names, the memory that their release frees, and the cure.
 
+use std::mem;
+
 use memlab_trace::HeldView;
 use memlab_trace::holders::{EdgeKind, Holder, NodeKind, PathStep};
 use memlab_units::format::{self, size};
@@ -34,7 +36,13 @@ pub struct HolderView {
 
 /// The holders of memory, largest first.
 pub fn holders(held: &HeldView, directory: &str) -> Vec<HolderView> {
-    held.explanation.holders.iter().map(|holder| view(holder, directory)).collect()
+    let mut views: Vec<HolderView> = held.explanation.holders.iter().map(|holder| view(holder, directory)).collect();
+    if !held.skipped.is_empty() {
+        for view in &mut views {
+            view.what = mem::take(&mut view.what).and(format!("; the search left out {}", held.skipped));
+        }
+    }
+    views
 }
 
 fn view(holder: &Holder, directory: &str) -> HolderView {
@@ -49,6 +57,7 @@ fn view(holder: &Holder, directory: &str) -> HolderView {
         Some(NodeKind::Garbage) => what.and("objects that only the garbage collector frees"),
         Some(NodeKind::Native) => what.and(match kind {
             "autocast cache" => "autocast's weight cache",
+            "DDP buckets" => "buckets of gradients of DistributedDataParallel",
             "other process" => "another process that received the tensors",
             _ => "C or C++ alone, no Python object",
         }),
