@@ -73,22 +73,26 @@ pub unsafe fn find_in_place(
         let mut walk = Walk::new(api, interpreter, torch);
         // Names and the smaller graph take time, too.
         walk.stop_after(limit / 2);
+        // All modules are roots before any is followed: then the program's objects do not lead into libraries.
         add_program(&mut walk, api, interpreter);
-        walk.follow();
+        let program = walk.take_waiting();
         add_libraries(&mut walk, api);
-        walk.follow();
-        let mut skipped = Vec::new();
-        if walk.waiting() > 0 {
-            skipped.push(format!("{} objects and what only they refer to", walk.waiting()));
+        let libraries = walk.take_waiting();
+        for roots in [program, libraries] {
+            walk.add_waiting(roots);
+            walk.follow();
         }
-        if walk.waiting() > 0 || walk.objects.len() > MAX_OBJECTS_IN_PLACE {
-            skipped.push("garbage".to_owned());
-        } else {
-            walk.add_unreached();
-        }
+        let skipped = match walk.waiting() {
+            0 if walk.objects.len() <= MAX_OBJECTS_IN_PLACE => {
+                walk.add_unreached();
+                String::new()
+            }
+            0 => "garbage".to_owned(),
+            waiting => format!("{waiting} objects, what only they refer to, and garbage"),
+        };
         let graph = reduced(&Builder::new(&walk, interpreter).graph());
         calm.end(api);
-        Ok((graph, skipped.join(" and ")))
+        Ok((graph, skipped))
     }
 }
 

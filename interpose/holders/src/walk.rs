@@ -4,6 +4,7 @@
 //! name either way, and the graph that remains is small.
 
 use std::ffi::c_void;
+use std::mem;
 use std::ptr;
 use std::time::Duration;
 
@@ -232,6 +233,16 @@ impl<'a> Walk<'a> {
         self.limit = Some(limit);
     }
 
+    /// Takes the nodes that wait to be followed.
+    pub fn take_waiting(&mut self) -> Vec<u32> {
+        mem::take(&mut self.waiting)
+    }
+
+    /// Adds nodes to those that wait to be followed.
+    pub fn add_waiting(&mut self, nodes: Vec<u32>) {
+        self.waiting.extend(nodes);
+    }
+
     /// Returns the number of objects that were reached and not looked at, because time was up.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
@@ -280,7 +291,7 @@ impl<'a> Walk<'a> {
                 self.arrive(node, part, kind);
             }
             if let Some(traverse) = info.traverse {
-                let mut referents = std::mem::take(&mut self.buffer);
+                let mut referents = mem::take(&mut self.buffer);
                 objects::each_referent(object, traverse, &mut |referent| referents.push(referent));
                 for &referent in &referents {
                     self.arrive(node, referent, EdgeKind::Unnamed);
