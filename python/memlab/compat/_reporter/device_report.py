@@ -42,9 +42,9 @@ class DeviceReport:
     foreign: int = 0  # Bytes of tensors whose memory is not from PyTorch's caching allocator.
     allocated: int | None = None  # torch.cuda.memory_allocated(); None for devices other than CUDA's.
     unseen: list[UnseenMemory] = field(default_factory=list)
-    holders: list[Holder] = field(default_factory=list)  # The objects that keep `unseen` alive, if they were searched for.
     outside: list[UnseenMemory] = field(default_factory=list)
     used: int | None = None  # None if unknown.
+    holders: list[Holder] = field(default_factory=list)  # The objects that keep `unseen` alive, if they were searched for.
 
     @property
     def tensors(self) -> list[TensorRow]:
