@@ -28,7 +28,7 @@ pub enum NativeOwner {
 }
 
 /// One step of a path: a reference and the object that it leads to.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PathStep {
     /// The kind of reference by which the object before refers to this one.
     pub reference: EdgeKind,
@@ -41,7 +41,7 @@ pub struct PathStep {
 }
 
 /// An object or names that keep blocks alive, and the effect of their release.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holder {
     /// One path if one object or name holds the blocks. Several if they are freed only when all these names are released.
     pub paths: Vec<Vec<PathStep>>,
@@ -68,7 +68,7 @@ pub struct Holder {
 }
 
 /// The holders of the blocks in question.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Explanation {
     /// The holders, the one with the most bytes first.
     pub holders: Vec<Holder>,

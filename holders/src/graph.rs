@@ -62,7 +62,7 @@ impl NodeKind {
 }
 
 /// An object that leads to memory.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
     /// Its kind.
     pub kind: NodeKind,

@@ -57,7 +57,7 @@ pub use category::{Category, CategoryBytes};
 pub use code_origin::CodeOrigin;
 pub use forwards::EarlierForwards;
 pub use history_views::*;
-pub use holders::HeldView;
+pub use holders::{HeldView, SearchView};
 pub use line::Line;
 pub use process_state::{HOST, Model};
 pub use scope::{ByScope, Scope};

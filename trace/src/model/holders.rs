@@ -38,27 +38,30 @@ pub(crate) struct Search {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "BlockRow", into = "BlockRow")]
 pub(crate) struct BlockAtSearch {
-    device: i32,
+    pub(crate) device: i32,
     address: u64,
     bytes: u64,
-    stack: u32,
-    owner: NativeOwner,
+    pub(crate) stack: u32,
+    pub(crate) layer: u32,
+    /// As in [`CellKey`](super::cell::CellKey).
+    pub(crate) owner: u32,
+    native_owner: NativeOwner,
 }
 
-/// Device, address, bytes, stack, and the owner's number in [`OWNERS`].
-type BlockRow = (i32, u64, u64, u32, u8);
+/// A block in a keyframe. The last is the native owner's number in [`NATIVE_OWNERS`].
+type BlockRow = (i32, u64, u64, u32, u32, u32, u8);
 
-const OWNERS: [NativeOwner; 3] = [NativeOwner::Unknown, NativeOwner::Library, NativeOwner::Ddp];
+const NATIVE_OWNERS: [NativeOwner; 3] = [NativeOwner::Unknown, NativeOwner::Library, NativeOwner::Ddp];
 
 impl From<BlockRow> for BlockAtSearch {
-    fn from((device, address, bytes, stack, owner): BlockRow) -> Self {
-        let owner = OWNERS.get(usize::from(owner)).copied().unwrap_or_default();
-        Self { device, address, bytes, stack, owner }
+    fn from((device, address, bytes, stack, layer, owner, native): BlockRow) -> Self {
+        let native_owner = NATIVE_OWNERS.get(usize::from(native)).copied().unwrap_or_default();
+        Self { device, address, bytes, stack, layer, owner, native_owner }
     }
 }
 
 /// The owner of a block of this category, if no Python object leads to it.
-fn owner_by_category(category: Category) -> NativeOwner {
+fn native_owner(category: Category) -> NativeOwner {
     match category {
         Category::Workspace => NativeOwner::Library,
         Category::DdpBucket => NativeOwner::Ddp,
@@ -68,12 +71,24 @@ fn owner_by_category(category: Category) -> NativeOwner {
 
 impl From<BlockAtSearch> for BlockRow {
     fn from(block: BlockAtSearch) -> Self {
-        (block.device, block.address, block.bytes, block.stack, block.owner as u8)
+        let BlockAtSearch { device, address, bytes, stack, layer, owner, native_owner } = block;
+        (device, address, bytes, stack, layer, owner, native_owner as u8)
     }
 }
 
+/// A search that has a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SearchView {
+    /// Its number, from 1.
+    pub number: u32,
+    /// Its time, in nanoseconds since the start of the trace.
+    pub time: u64,
+    /// Optimizer steps that had ended.
+    pub step: u64,
+}
+
 /// The holders of blocks that a search found.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldView {
     /// Number of the search, from 1.
     pub search: u32,
@@ -108,8 +123,15 @@ impl Searches {
             compared.push((device, state.growth.ended));
             blocks.extend(state.blocks.sorted().into_iter().map(|block| {
                 let key = state.ledger.cells[block.cell as usize].key;
-                let owner = owner_by_category(key.classification.category());
-                BlockAtSearch { device, address: block.address, bytes: block.bytes, stack: key.stack, owner }
+                BlockAtSearch {
+                    device,
+                    address: block.address,
+                    bytes: block.bytes,
+                    stack: key.stack,
+                    layer: key.layer,
+                    owner: key.owner,
+                    native_owner: native_owner(key.classification.category()),
+                }
             }));
         }
         self.add(Search {
@@ -161,9 +183,16 @@ impl Searches {
         are_many
     }
 
-    /// The time of the latest search that has ended.
-    pub(crate) fn last_ended(&self) -> Option<u64> {
-        self.list.iter().rfind(|search| search.outcome().is_some()).map(|search| search.time)
+    /// The searches that have a result, the latest last.
+    pub(crate) fn complete_ones(&self) -> impl DoubleEndedIterator<Item = SearchView> {
+        let view = |search: &Arc<Search>| SearchView { number: search.number, time: search.time, step: search.step };
+        self.list.iter().filter(|search| search.is_complete).map(view)
+    }
+
+    /// Number of the latest search that began at `time` or later and has ended, or the reason if it found nothing.
+    pub(crate) fn ended_since(&self, time: u64) -> Option<Result<u32, &str>> {
+        let mut ended = self.list.iter().rev().filter_map(|search| Some((search, search.outcome()?)));
+        ended.find(|(search, _)| search.time >= time).map(|(search, outcome)| outcome.map(|()| search.number))
     }
 
     /// Reasons for which searches found nothing.
@@ -196,8 +225,8 @@ impl Searches {
     }
 
     /// Returns the holders of the wanted blocks, at the search of this number.
-    pub(crate) fn of_stacks_at(&self, number: u32, is_wanted: &dyn Fn(i32, u32) -> bool) -> Option<HeldView> {
-        Some(self.complete(number)?.explained(&|block| is_wanted(block.device, block.stack)))
+    pub(crate) fn of_blocks_at(&self, number: u32, is_wanted: &dyn Fn(&BlockAtSearch) -> bool) -> Option<HeldView> {
+        Some(self.complete(number)?.explained(is_wanted))
     }
 
     fn complete(&self, number: u32) -> Option<&Search> {
@@ -238,7 +267,7 @@ impl Search {
                 block: block.address,
                 bytes: block.bytes,
                 is_wanted: is_wanted(block),
-                owner: block.owner,
+                owner: block.native_owner,
             })
             .collect();
         let mut by_address: Vec<usize> = (0..self.blocks.len()).collect();

@@ -14,7 +14,7 @@ use super::device::DeviceState;
 use super::device_views::block_layer;
 use super::forwards::EarlierForwards;
 use super::history_views::{GrowthMoments, OomView, StepView, Timeline, TrainingView};
-use super::holders::HeldView;
+use super::holders::{HeldView, SearchView};
 use super::line::Line;
 use super::process_state::{HOST, Model};
 use super::scope::Scope;
@@ -382,7 +382,21 @@ impl Model {
             let Some((file, number)) = line else { return true };
             self.line_of(stack).is_some_and(|of| of.file.ends_with(file) && of.line == Some(number))
         };
-        self.searches.of_stacks_at(number, &|on, stack| device.is_none_or(|device| device == on) && is_of(stack))
+        let is_on = |on: i32| device.is_none_or(|device| device == on);
+        self.searches.of_blocks_at(number, &|block| is_on(block.device) && is_of(block.stack))
+    }
+
+    /// Returns what held the memory of a device in the wanted layers, at the search of this number.
+    pub fn holders_of_layers(
+        &self,
+        number: u32,
+        device: i32,
+        is_wanted: &dyn Fn(&BlockLayer) -> bool,
+    ) -> Option<HeldView> {
+        self.searches.of_blocks_at(number, &|block| {
+            let (root, name) = block_layer(block.owner, block.layer, &self.symbols);
+            block.device == device && is_wanted(&BlockLayer { root, name })
+        })
     }
 
     /// Returns the memory of earlier forwards that existed a second time on a device; `None`: none was found.
@@ -392,12 +406,18 @@ impl Model {
 
     /// Returns what held the memory that these stacks allocated on a device, at the search of this number.
     pub fn holders_of_stacks(&self, number: u32, device: i32, stacks: &BTreeSet<u32>) -> Option<HeldView> {
-        self.searches.of_stacks_at(number, &|on, stack| on == device && stacks.contains(&stack))
+        self.searches.of_blocks_at(number, &|block| block.device == device && stacks.contains(&block.stack))
     }
 
-    /// Returns the time of the latest search for what holds the memory that has ended, in nanoseconds.
-    pub fn last_search(&self) -> Option<u64> {
-        self.searches.last_ended()
+    /// Returns the searches for what holds the memory that have a result, the latest last.
+    pub fn searches(&self) -> impl DoubleEndedIterator<Item = SearchView> {
+        self.searches.complete_ones()
+    }
+
+    /// Returns the number of the latest search that began at `time` or later and has ended, in nanoseconds since the start of
+    /// the trace; the reason if it found nothing. `None`: none has ended.
+    pub fn search_since(&self, time: u64) -> Option<Result<u32, &str>> {
+        self.searches.ended_since(time)
     }
 
     /// Returns why searches found nothing, the latest first.

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use memlab_trace::{CategoryView, LayerView, LineView, Scope, SeekTarget};
+use memlab_trace::{BlockLayer, CategoryView, HeldView, LayerView, Line, LineView, Scope, SeekTarget};
 
 /// Detail that a screen needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +62,8 @@ pub struct Query {
     pub cursor: Option<Cursor>,
     /// Two moments of one device to compare.
     pub compare: Option<ComparisonQuery>,
+    /// Memory whose holders are requested.
+    pub holders: Option<HoldersQuery>,
     /// Scope of the lines; `None`: library lines too, where the user's lines only call them.
     pub scope: Option<Scope>,
 }
@@ -77,6 +79,43 @@ pub struct ComparisonQuery {
     pub before: SeekTarget,
     /// The later one.
     pub after: SeekTarget,
+}
+
+/// Request for what holds the memory of a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HoldersQuery {
+    /// The trace.
+    pub trace: PathBuf,
+    /// The device.
+    pub device: i32,
+    /// The row.
+    pub of: HeldMemory,
+    /// Start of the search that answers it at the earliest, in nanoseconds since the trace's start; `None`: the latest
+    /// recorded search does.
+    pub since: Option<u64>,
+}
+
+/// Memory of a row of the dashboard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HeldMemory {
+    /// Allocated by a line itself.
+    Line(Arc<Line>),
+    /// Of a layer.
+    Layer {
+        /// The layer.
+        layer: BlockLayer,
+        /// True to include the layers inside it.
+        with_inner: bool,
+    },
+}
+
+/// Holders of the memory of a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HoldersAnswer {
+    /// The request.
+    pub of: HoldersQuery,
+    /// The holders, or the reason why none are known.
+    pub held: Result<HeldView, String>,
 }
 
 /// Two moments, compared.

@@ -12,6 +12,7 @@ mod docs;
 mod events;
 mod export;
 mod following;
+mod holders;
 mod html;
 mod job;
 mod libraries;

@@ -6,6 +6,7 @@ mod build_snapshot;
 mod comparing;
 mod figures;
 mod follow;
+mod holders;
 mod model_queries;
 mod rates;
 mod readers;

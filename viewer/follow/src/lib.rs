@@ -7,6 +7,7 @@
 //! notices                                                          notifications about a running program
 //! request                                                          requests from keys to the dashboard's loop
 //! offload                                                          moving GPU memory to the host: the thread of the dashboard
+//! holders                                                          searches for what holds the memory of a running program
 //! snapshot                                                         data for the screens, as plain values
 //! offload::checkpoint, offload::operation, offload::selection
 //! offload::control                                                 the socket of a traced process
@@ -14,6 +15,7 @@
 //! ```
 
 pub mod feed;
+pub mod holders;
 pub mod notices;
 pub mod offload;
 pub mod request;

@@ -22,7 +22,7 @@ pub use self::calls::Calls;
 pub use self::gpu_times::{GpuTime, GpuTimes};
 pub use self::relations::{Related, Relations};
 use memlab_base::findings::{self, Finding};
-use memlab_base::query::{Comparison, Cursor, Detail};
+use memlab_base::query::{Comparison, Cursor, Detail, HoldersAnswer};
 use memlab_base::ranges::range_name;
 use memlab_base::text::missing_events;
 
@@ -41,6 +41,8 @@ pub struct Snapshot {
     pub trace: Option<PathBuf>,
     /// Comparison of two moments, if requested.
     pub comparison: Option<Arc<Comparison>>,
+    /// Holders of the memory of a row, if requested and found.
+    pub holders: Option<Arc<HoldersAnswer>>,
     /// Comparison of the job's ranks; `None`: fewer than two ranks, or none read yet.
     pub job: Option<Arc<Job>>,
 }

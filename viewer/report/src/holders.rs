@@ -62,18 +62,19 @@ impl DeviceRow {
 }
 
 /// Returns the holders that a search found on a device, as text.
+///
+/// `row`: the line or layer whose memory they hold, with the cure of each. Without it, they hold all memory, and only a
+/// holder that the program hardly wants has its cure.
 #[must_use]
-pub fn lines(device: i32, held: &HeldView, directory: &str, columns: usize) -> Vec<String> {
-    let mut lines = vec![format!(
-        "cuda:{device}: {} allocated {}, at {}",
-        size(held.bytes),
-        format::step_reached(held.step),
-        format::duration(held.time)
-    )];
+pub fn lines(device: i32, held: &HeldView, row: Option<&str>, directory: &str, columns: usize) -> Vec<String> {
+    let of = row.map(|row| format!(" of {row}")).unwrap_or_default();
+    let at = format!("{}, at {}", format::step_reached(held.step), format::duration(held.time));
+    let heading = format!("{}{of} allocated {at}", size(held.bytes));
+    let mut lines = wrapped(&format!("cuda:{device}:"), &clean(&heading), columns);
     for holder in holders(held, directory) {
         let bytes = format!("{:>10}", size(holder.bytes));
         lines.extend(wrapped(&bytes, &clean(&holder.what.text()), columns));
-        let cure = if holder.is_avoidable { format!(": {}", holder.cure) } else { String::new() };
+        let cure = if row.is_some() || holder.is_avoidable { format!(": {}", holder.cure) } else { String::new() };
         let release = format!("its release frees {}{cure}", size(holder.releases));
         lines.extend(wrapped("          ", &clean(&release), columns));
     }

@@ -1,4 +1,4 @@
-//! Overlays over a screen: help, questions, advice and the source around a line.
+//! Overlays over a screen: help, questions, advice, holders of memory and the source around a line.
 //!
 //! An open overlay receives the keys.
 
@@ -6,16 +6,19 @@ mod advice;
 mod answer;
 mod export;
 mod help;
+mod holders;
 mod leave;
 mod message;
 mod offload;
 mod overlay;
+mod scrolled_lines;
 mod source;
 
 pub use advice::AdviceView;
 pub use answer::Answer;
 pub use export::ExportMenu;
 pub use help::Help;
+pub use holders::{HoldersView, SearchReply};
 pub use offload::OffloadQuestion;
 pub use overlay::Overlay;
 pub use source::SourceView;

@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use memlab_trace::HeldView;
+use memlab_trace::{HeldView, Model};
 use memlab_trace::holders::{EdgeKind, Holder, NodeKind, PathStep};
 use memlab_units::format::{self, size};
 
@@ -43,6 +43,20 @@ pub fn holders(held: &HeldView, directory: &str) -> Vec<HolderView> {
         }
     }
     views
+}
+
+/// Message about a search that found nothing.
+pub fn search_failed(why: &str) -> String {
+    format!("the search failed: {why}")
+}
+
+/// Message about a trace without a search that has a result.
+pub fn no_search(model: &Model) -> String {
+    let why = model.failed_searches().next().map_or_else(
+        || "memory did not grow, and no error needed one. Search a running program by its process id".to_owned(),
+        |why| format!("the last one failed: {why}"),
+    );
+    format!("the trace has no search for what holds the memory: {why}")
 }
 
 fn view(holder: &Holder, directory: &str) -> HolderView {

@@ -8,10 +8,11 @@ use clap::Args;
 use memlab_trace::{Follower, HeldView, Model, load_whole};
 
 use memlab_base::error::bad_input;
+use memlab_base::findings::holder::{no_search, search_failed};
 use memlab_base::json::write_pretty;
 use memlab_base::text::Style;
 use memlab_base::{output, progress, trace_files};
-use memlab_follow::offload::control::Process;
+use memlab_follow::holders::{SEARCH_TIMEOUT, gave_up, request_search};
 use memlab_report::holders;
 
 /// The help after the options.
@@ -23,8 +24,6 @@ Examples:
 A recorded program is searched when its memory grows, when it runs out of memory, and on request. The search runs in a copy \
 of the process: the program stands still for some milliseconds. `report` names what keeps growing memory.";
 
-/// Longest time that a running program may take until its main thread runs Python, and the search ends.
-const SEARCH_TIMEOUT: Duration = Duration::from_secs(40);
 /// Time between two looks at the trace.
 const POLL: Duration = Duration::from_millis(50);
 
@@ -59,11 +58,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let found: Vec<(i32, HeldView)> =
         wanted.filter_map(|device| Some((device.index, model.holders_at(device.index, None)?))).collect();
     if found.is_empty() {
-        let why = model.failed_searches().next().map_or_else(
-            || "memory did not grow, and no error needed one. Search a running program by its process id".to_owned(),
-            |why| format!("the last one failed: {why}"),
-        );
-        return Err(bad_input(format!("the trace has no search for what holds the memory: {why}")));
+        return Err(bad_input(no_search(&model)));
     }
     if options.json {
         let rows: Vec<_> =
@@ -73,7 +68,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let style = Style::of_output();
     let mut out = output::styled_stdout(style);
     for (device, held) in &found {
-        for line in holders::lines(*device, held, &directory, style.columns) {
+        for line in holders::lines(*device, held, None, &directory, style.columns) {
             writeln!(out, "{line}")?;
         }
     }
@@ -82,23 +77,19 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 
 /// The state of a running process after a search that begins now.
 fn searched(pid: u32) -> anyhow::Result<Model> {
-    let silent = "wait until it continues";
-    let (process, status) = Process::find(pid).map_err(|error| error.into_error(pid, silent))?;
-    let time = process.search_holders().map_err(|error| error.into_error(pid, silent))?;
+    let (time, status) = request_search(pid, None)?;
     let mut model = Model::new();
     let mut follower = Follower::open(Path::new(&status.trace))?;
     let deadline = Instant::now() + SEARCH_TIMEOUT;
     loop {
         let polled = follower.poll(&mut model)?;
-        if model.last_search().is_some_and(|last| last >= time) {
-            return Ok(model);
+        match model.search_since(time) {
+            Some(Ok(_)) => return Ok(model),
+            Some(Err(why)) => return Err(bad_input(search_failed(why))),
+            None => {}
         }
         if Instant::now() >= deadline {
-            return Err(bad_input(format!(
-                "{} did not search within {} s: its main thread runs no Python, or the search was given up",
-                status.who(),
-                SEARCH_TIMEOUT.as_secs()
-            )));
+            return Err(bad_input(gave_up(&status.who())));
         }
         if !polled.more {
             std::thread::sleep(POLL);

@@ -230,6 +230,23 @@ impl Story {
         self.line(&format!(r#"["end",{time},{code},{signal}]"#));
     }
 
+    /// A search that finds these blocks in a list of a module: `name`, of which each block is a tensor.
+    pub fn search(&mut self, number: u32, name: &str, addresses: &[u64]) {
+        let (time, count) = (self.time, addresses.len());
+        let list = format!(r#"{{"kind":"sequence","name":"list","items":{count}}}"#);
+        let tensors = format!(r#"{{"kind":"tensor","items":{count},"memory":{addresses:?}}}"#);
+        let module = r#"{"kind":"module","name":"__main__","file":"/home/ada/gpt/train.py"}"#;
+        let edges = format!(r#"[[0,1,"unnamed","",0],[1,2,"global","{name}",15],[2,3,"item","",0]]"#);
+        self.line(&format!(r#"{{"holder_search":{number},"time":{time},"reason":"growth","pause_ns":5130211}}"#));
+        self.line(&format!(r#"{{"holders":{number},"nodes":[{{"kind":"root"}},{module},{list},{tensors}]}}"#));
+        self.line(&format!(r#"{{"holders":{number},"edges":{edges},"took_ns":1,"last":true}}"#));
+    }
+
+    /// The present time, in nanoseconds.
+    pub fn time_ns(&self) -> u64 {
+        self.time
+    }
+
     pub fn seconds(&self) -> u64 {
         self.time / SECOND
     }

@@ -102,6 +102,8 @@ pub struct Movable {
     pub state: String,
     pub limits: Vec<Value>,
     pub operation: Option<Running>,
+    /// Trace time from which a requested search may begin.
+    pub search_ns: u64,
 }
 
 #[derive(Clone)]
@@ -131,6 +133,7 @@ impl Movable {
             state: "resident".to_owned(),
             limits: Vec::new(),
             operation: None,
+            search_ns: 0,
         }
     }
 
@@ -160,6 +163,7 @@ impl Movable {
                 };
                 json!({ "ok": true })
             }
+            (Some("holders"), _) => json!({ "ok": true, "time_ns": self.search_ns }),
             (Some("checkpointed"), _) => {
                 self.state = if request["value"] == true { "checkpointed" } else { "resident" }.to_owned();
                 json!({ "ok": true })

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::holders;
 use super::roster::Roster;
 use crate::snapshot::Snapshot;
 use memlab_base::query::{Comparison, ComparisonQuery, Detail, Query};
@@ -42,12 +43,14 @@ pub fn build_snapshot(
             known => known,
         },
     };
+    let held = query.holders.as_ref().and_then(|query| holders::answer(roster, query));
     (!is_stale()).then(|| Snapshot {
         processes,
         cursor: query.cursor.clone(),
         detail: query.detail,
         trace: query.trace.clone(),
         comparison,
+        holders: held.map(Arc::new),
         job: roster.compare_ranks(query.scope),
     })
 }

@@ -2,12 +2,14 @@
 
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
+use super::moving::who;
 use super::prompt::PromptKind;
 use super::state::App;
 use crate::context::ShownMoment;
-use crate::overlays::{AdviceView, Answer, ExportMenu, Help, Overlay, SourceView};
+use crate::overlays::{AdviceView, Answer, ExportMenu, Help, HoldersView, Overlay, SourceView};
 use crate::screen::Screen;
 use crate::screens::screen_state::Action;
+use memlab_base::query::HoldersQuery;
 use memlab_follow::request::UiRequest;
 
 /// Number of columns that the cursor moves with Shift.
@@ -88,6 +90,7 @@ impl App {
                 let process = self.context.process();
                 self.overlay = process.map(|process| Overlay::Advice(AdviceView::open(&process.path)));
             }
+            KeyCode::Char('H') => self.show_holders(),
             KeyCode::Char('i') => self.context.inclusive = !self.context.inclusive,
             KeyCode::Char('L') => self.context.toggle_libraries(),
             KeyCode::Char('b') | KeyCode::Backspace => self.screen = Screen::Ranks,
@@ -138,6 +141,20 @@ impl App {
                 self.overlay = process.map(|process| Overlay::Source(SourceView::open(line, process)));
             }
             None => {}
+        }
+    }
+
+    /// Shows what holds the memory of the line or layer under the cursor.
+    fn show_holders(&mut self) {
+        let row = self.current_screen().held_row(&self.context);
+        let shown = self.context.process().zip(self.context.device());
+        match (row, shown) {
+            (Some((of, name)), Some((process, device))) => {
+                let (trace, device) = (process.path.clone(), device.totals.index);
+                let query = HoldersQuery { trace, device, of, since: None };
+                self.overlay = Some(Overlay::Holders(HoldersView::open(query, name, who(process), process)));
+            }
+            _ => self.context.notice = Some("select a Python line or a layer on its screen first".to_owned()),
         }
     }
 

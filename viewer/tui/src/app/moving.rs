@@ -18,7 +18,7 @@ fn watched(process: &ProcessSnapshot) -> WatchedProcess {
 }
 
 /// A process in words: `train.py (PID 42)`.
-fn who(process: &ProcessSnapshot) -> String {
+pub(super) fn who(process: &ProcessSnapshot) -> String {
     let command = text::short_command(&process.header.command);
     // The options matter less here than the name.
     let name = command.split(' ').next().unwrap_or_default();

@@ -145,6 +145,9 @@ impl App {
     /// Takes new data. While paused, data is kept for later, unless it answers a newer query.
     pub fn on_snapshot(&mut self, snapshot: Arc<Snapshot>) {
         self.latest = snapshot;
+        if let Some(Overlay::Holders(view)) = &mut self.overlay {
+            view.on_snapshot(&self.latest);
+        }
         let (new, old) = (&self.latest, &self.context.snapshot);
         let is_response = (&new.cursor, new.detail, &new.trace) != (&old.cursor, old.detail, &old.trace);
         if !self.context.paused || is_response && self.latest.cursor.is_some() {
@@ -160,14 +163,14 @@ impl App {
 
     /// Advances the clock; returns true if the screen must be redrawn.
     pub fn on_tick(&mut self, now_unix_ns: u64) -> bool {
-        let is_tried = matches!(&self.overlay, Some(Overlay::Advice(view)) if view.is_waiting());
+        let is_awaited = self.overlay.as_ref().is_some_and(Overlay::is_waiting);
         if self.context.paused {
-            return is_tried;
+            return is_awaited;
         }
         let clock = |now: u64| self.context.process().map(|process| process.until(now) / CLOCK_RESOLUTION_NS);
         let changed = clock(self.context.now_unix_ns) != clock(now_unix_ns);
         self.context.now_unix_ns = now_unix_ns;
-        changed || is_tried
+        changed || is_awaited
     }
 
     /// Handles the end of the program.
@@ -211,7 +214,11 @@ impl App {
             self.paused_at.clone().filter(|_| !is_there || shown.cursor.is_some())
         });
         let front = context.process().map(|process| process.path.clone());
-        Query { detail, trace, front, cursor, compare: self.comparison_query(), scope: context.scope }
+        let holders = match &self.overlay {
+            Some(Overlay::Holders(view)) => view.query(),
+            _ => None,
+        };
+        Query { detail, trace, front, cursor, compare: self.comparison_query(), holders, scope: context.scope }
     }
 
     fn comparison_query(&self) -> Option<ComparisonQuery> {

@@ -8,6 +8,7 @@ use super::advice::AdviceView;
 use super::answer::Answer;
 use super::export::ExportMenu;
 use super::help::Help;
+use super::holders::HoldersView;
 use super::offload::OffloadQuestion;
 use super::source::SourceView;
 use super::{leave, message};
@@ -28,6 +29,8 @@ pub enum Overlay {
     Offload(OffloadQuestion),
     /// Advice on the program.
     Advice(AdviceView),
+    /// Holders of the memory of a line or layer.
+    Holders(HoldersView),
     /// An error in full.
     Message(String),
 }
@@ -41,7 +44,8 @@ impl Overlay {
             Self::Export(_) => super::export::on_key(key),
             Self::Source(source) => source.on_key(key),
             Self::Offload(question) => question.on_key(key),
-            Self::Advice(view) => view.on_key(key),
+            Self::Advice(view) => view.scrolled.on_key(key),
+            Self::Holders(view) => view.scrolled.on_key(key),
             Self::Message(_) => Answer::Close,
         }
     }
@@ -50,8 +54,18 @@ impl Overlay {
     pub fn scroll(&mut self, rows: isize) {
         match self {
             Self::Help(help) => help.scroll(rows),
-            Self::Advice(view) => view.scroll(rows),
+            Self::Advice(view) => view.scrolled.scroll(rows),
+            Self::Holders(view) => view.scrolled.scroll(rows),
             _ => {}
+        }
+    }
+
+    /// True if it waits for its content, and must be redrawn until that is on the screen.
+    pub fn is_waiting(&self) -> bool {
+        match self {
+            Self::Advice(view) => view.is_waiting(),
+            Self::Holders(view) => view.is_waiting(),
+            _ => false,
         }
     }
 
@@ -69,6 +83,7 @@ impl Overlay {
             Self::Source(source) => source.draw(buffer, body, context),
             Self::Offload(question) => question.draw(buffer, area, context),
             Self::Advice(view) => view.draw(buffer, body, context),
+            Self::Holders(view) => view.draw(buffer, body, context),
             Self::Message(words) => message::draw(buffer, area, context, words),
         }
     }

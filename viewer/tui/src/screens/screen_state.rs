@@ -8,6 +8,7 @@ use memlab_trace::Line;
 use crate::context::Context;
 use crate::screen::Screen;
 use crate::widgets::columns::TableControl;
+use memlab_base::query::HeldMemory;
 use memlab_report::export::rows::Rows;
 
 /// State of a screen, as far as all screens share it.
@@ -42,6 +43,11 @@ pub trait ScreenState {
 
     /// Keys of this screen, for the help.
     fn help(&self) -> ScreenHelp;
+
+    /// Memory of the row under the cursor, and its name, for a question about its holders; `None`: the row has none.
+    fn held_row(&self, _context: &Context) -> Option<(HeldMemory, String)> {
+        None
+    }
 
     /// Displayed rows, for a file; `None`: the screen is not a table.
     fn rows(&self, _context: &Context) -> Option<Rows> {

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use memlab_trace::LayerView;
+use memlab_trace::{BlockLayer, LayerView};
 
 use memlab_base::filter::{Field, Filterable};
+use memlab_base::query::HeldMemory;
 use memlab_base::text::{NOT_CALLED, layer_name};
 use memlab_follow::snapshot::{GpuTime, Related};
 
@@ -45,6 +46,13 @@ impl LayerItem {
 
     fn shows_inclusive(&self) -> bool {
         self.is_inclusive || self.is_open == Some(false)
+    }
+
+    /// The memory of the displayed figures.
+    pub fn held_memory(&self) -> HeldMemory {
+        let (root, name) = &self.key;
+        let layer = BlockLayer { root: *root, name: name.as_deref().map(Into::into) };
+        HeldMemory::Layer { layer, with_inner: self.shows_inclusive() }
     }
 
     fn related(&self) -> impl Iterator<Item = &Related> {

@@ -10,6 +10,7 @@ use crate::context::{Context, ShownMoment};
 use crate::screens::screen_state::{Action, FooterKeys, ScreenHelp, ScreenState, footer_keys};
 use crate::widgets::columns::{Column, TableControl, TableState};
 use crate::widgets::rows::rows_of;
+use memlab_base::query::HeldMemory;
 use memlab_report::export::rows::Rows;
 
 /// Screen of the layers.
@@ -62,7 +63,7 @@ impl ScreenState for LayersScreen {
 
     fn footer_keys(&self, context: &Context) -> FooterKeys {
         let inclusive = if context.inclusive { "own" } else { "inclusive" };
-        let mut first = footer_keys(&[("⏎", "open"), ("z", "all"), ("i", inclusive)]);
+        let mut first = footer_keys(&[("⏎", "open"), ("H", "holders"), ("z", "all"), ("i", inclusive)]);
         // Offers the ranges only if the program names some.
         if self.shows_ranges || context.device().is_some_and(|device| !device.ranges.is_empty()) {
             first.push(("a", if self.shows_ranges { "layers" } else { "ranges" }.to_owned()));
@@ -75,10 +76,17 @@ impl ScreenState for LayersScreen {
             title: "Memory by layer: the tree of modules",
             keys: &[
                 ("Enter, l  h", "open a module, close it"),
+                ("H", "what keeps the memory of the layer alive; a running program is searched"),
                 ("z", "open all, close all"),
                 ("a", "memory by named range (memlab.annotate, NVTX), or by layer"),
             ],
         }
+    }
+
+    fn held_row(&self, context: &Context) -> Option<(HeldMemory, String)> {
+        let items = self.items(context);
+        let item = items.get(self.table.selected).filter(|_| !self.shows_ranges)?;
+        Some((item.held_memory(), item.name().to_owned()))
     }
 
     fn rows(&self, context: &Context) -> Option<Rows> {

@@ -10,6 +10,7 @@ use crate::context::Context;
 use crate::screens::screen_state::{Action, FooterKeys, ScreenHelp, ScreenState, footer_keys};
 use crate::widgets::columns::{Column, TableControl, TableState};
 use crate::widgets::rows::rows_of;
+use memlab_base::query::HeldMemory;
 use memlab_base::text::place;
 use memlab_report::export::rows::Rows;
 
@@ -58,7 +59,7 @@ impl ScreenState for LinesScreen {
     fn footer_keys(&self, context: &Context) -> FooterKeys {
         let tree = if self.is_tree { "table" } else { "call tree" };
         let inclusive = if context.inclusive { "own" } else { "inclusive" };
-        let first = footer_keys(&[("⏎", "source"), ("l", "callers"), ("c", tree), ("i", inclusive)]);
+        let first = footer_keys(&[("⏎", "source"), ("l", "callers"), ("H", "holders"), ("c", tree), ("i", inclusive)]);
         FooterKeys { first, ..FooterKeys::default() }
     }
 
@@ -68,9 +69,16 @@ impl ScreenState for LinesScreen {
             keys: &[
                 ("Enter", "the source around the line, with bytes in the margin"),
                 ("l  h", "open its callers, close"),
+                ("H", "what keeps the memory of the line alive; a running program is searched"),
                 ("c", "the call tree from the outermost call, and back"),
             ],
         }
+    }
+
+    fn held_row(&self, context: &Context) -> Option<(HeldMemory, String)> {
+        let items = self.items(context);
+        let line = items.get(self.table.selected)?.line()?;
+        Some((HeldMemory::Line(line.clone()), place(line, context.directory())))
     }
 
     fn rows(&self, context: &Context) -> Option<Rows> {
