@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use crate::answer::{Explanation, Memory, NativeOwner};
+use crate::answer::{Explanation, Holder, Memory, NativeOwner};
 use crate::graph::{DDP, Edge, EdgeKind, HeapGraph, Node, NodeKind, ROOT};
 use crate::search::Search;
 
@@ -19,7 +19,7 @@ const MAX_BYTES: u64 = 1 << 56;
 /// If the graph is not [valid](HeapGraph::is_valid).
 #[must_use]
 pub fn explain(graph: &HeapGraph, memory: &[Memory], find: impl Fn(u64) -> Option<usize>) -> Explanation {
-    let total = memory.iter().fold(0_u64, |sum, block| sum.saturating_add(block.bytes));
+    let total = total(memory);
     if total > MAX_BYTES {
         return Explanation { unreached: total, ..Explanation::default() };
     }
@@ -29,6 +29,30 @@ pub fn explain(graph: &HeapGraph, memory: &[Memory], find: impl Fn(u64) -> Optio
     let mut holders = search.holders();
     holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
     Explanation { holders, unreached: wanted - search.reached_wanted() }
+}
+
+/// Finds holders of another search by their names. Returns the bytes of the wanted blocks that each holds here.
+///
+/// # Panics
+///
+/// If the graph is not [valid](HeapGraph::is_valid).
+#[must_use]
+pub fn bytes_held(
+    graph: &HeapGraph,
+    memory: &[Memory],
+    find: impl Fn(u64) -> Option<usize>,
+    holders: &[&Holder],
+) -> Vec<u64> {
+    if total(memory) > MAX_BYTES {
+        return vec![0; holders.len()];
+    }
+    let graph = with_buckets(graph, memory, &find);
+    let search = Search::new(&graph, memory, find);
+    holders.iter().map(|holder| search.wanted_by(&holder.paths)).collect()
+}
+
+fn total(memory: &[Memory]) -> u64 {
+    memory.iter().fold(0, |sum, block| sum.saturating_add(block.bytes))
 }
 
 /// Adds a node for the buckets of `DistributedDataParallel` that no object leads to.

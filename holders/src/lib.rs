@@ -26,6 +26,6 @@ mod tests;
 
 pub use answer::{Explanation, Holder, Memory, NativeOwner, PathStep};
 pub use describe::StoredAt;
-pub use explain::explain;
+pub use explain::{bytes_held, explain};
 pub use graph::{Edge, EdgeKind, HeapGraph, Node, NodeKind, ROOT, leading_to};
 pub use reduce::reduced;

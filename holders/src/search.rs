@@ -447,6 +447,45 @@ impl<'a> Search<'a> {
         }
     }
 
+    /// Wanted bytes that the holder with these paths holds: one object or name, or several names together.
+    pub(crate) fn wanted_by(&self, paths: &[Vec<PathStep>]) -> u64 {
+        let ends: HashSet<usize> = paths.iter().flat_map(|path| self.references_at(path)).collect();
+        if paths.len() == 1 {
+            // Other references may lead to an object, but not to a name.
+            let vertex = |index: usize| match self.graph.edges[index].to {
+                to if self.holds_by_name(to) => to as usize,
+                _ => self.graph.nodes.len() + index,
+            };
+            let vertices: HashSet<usize> = ends.into_iter().map(vertex).collect();
+            return vertices.into_iter().map(|vertex| self.wanted[vertex]).sum();
+        }
+        let released = self.released_without(&ends);
+        let holds = |node: usize| released.contains(&(node as u32));
+        let of = |held: bool| {
+            let nodes = (0..self.graph.nodes.len()).filter(move |node| holds(*node) == held);
+            nodes.flat_map(|node| &self.blocks_of[node]).copied().collect::<HashSet<usize>>()
+        };
+        let (freed, kept) = (of(true), of(false));
+        let freed = freed.difference(&kept).map(|block| self.memory[*block]);
+        freed.filter(|block| block.is_wanted).map(|block| block.bytes).sum()
+    }
+
+    /// The references with which a path from another search ends here.
+    fn references_at(&self, path: &[PathStep]) -> Vec<usize> {
+        let mut from = HashSet::from([ROOT]);
+        let mut found = Vec::new();
+        for step in path {
+            let is_step = |edge: &Edge| {
+                let to = &self.graph.nodes[edge.to as usize];
+                let is_same = (edge.kind, &edge.label) == (step.reference, &step.label);
+                is_same && (to.kind, &to.name) == (step.object.kind, &step.object.name) && from.contains(&edge.from)
+            };
+            found = (0..self.graph.edges.len()).filter(|index| is_step(&self.graph.edges[*index])).collect();
+            from = found.iter().map(|index: &usize| self.graph.edges[*index].to).collect();
+        }
+        found
+    }
+
     /// All vertices that a vertex dominates, and itself.
     fn dominated(&self, vertex: u32) -> Vec<u32> {
         let mut is_below = vec![false; self.tree.parents.len()];

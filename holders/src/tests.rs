@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use proptest::prelude::*;
 
-use crate::{Edge, EdgeKind, Explanation, HeapGraph, Memory, NativeOwner, Node, NodeKind, ROOT, explain, reduced};
+use crate::{Edge, EdgeKind, Explanation, HeapGraph, Memory, NativeOwner, Node, NodeKind, ROOT, bytes_held, explain, reduced};
 
 /// A graph in the making.
 struct Maker(HeapGraph);
@@ -40,16 +40,21 @@ impl Maker {
 
 /// Explains blocks of 100 bytes at these addresses; those from `wanted` on are in question.
 fn explained(graph: &HeapGraph, addresses: &[u64], wanted: u64) -> Explanation {
-    let memory: Vec<Memory> = addresses
-        .iter()
-        .map(|&address| Memory {
-            block: address,
-            bytes: 100,
-            is_wanted: address >= wanted,
-            owner: if address > 1 << 20 { NativeOwner::Library } else { NativeOwner::Unknown },
-        })
-        .collect();
-    explain(graph, &memory, |address| addresses.iter().position(|known| *known == address))
+    explain(graph, &blocks(addresses, wanted), |address| addresses.iter().position(|known| *known == address))
+}
+
+/// The bytes in question that each holder holds in a graph.
+fn held(graph: &HeapGraph, addresses: &[u64], wanted: u64, found: &Explanation) -> Vec<u64> {
+    let find = |address| addresses.iter().position(|known| *known == address);
+    bytes_held(graph, &blocks(addresses, wanted), find, &found.holders.iter().collect::<Vec<_>>())
+}
+
+fn blocks(addresses: &[u64], wanted: u64) -> Vec<Memory> {
+    let owner =
+        |address: u64| if address > 1 << 20 { NativeOwner::Library } else { NativeOwner::Unknown };
+    let block =
+        |&address| Memory { block: address, bytes: 100, is_wanted: address >= wanted, owner: owner(address) };
+    addresses.iter().map(block).collect()
 }
 
 fn labels(explanation: &Explanation) -> Vec<Vec<Vec<&str>>> {
@@ -284,6 +289,32 @@ fn keys_that_repeat_below_a_model_are_named() {
 }
 
 /// The bytes that stay reachable without some references.
+#[test]
+fn a_holder_is_found_again_at_another_search() {
+    // GIVEN a list of one tensor, and the same list with two more beside another variable
+    let with = |tensors: std::ops::Range<u64>| {
+        let mut made = Maker::new();
+        let main = made.main();
+        let (other, list) = (made.tensor(9), made.node(NodeKind::Sequence, "list"));
+        made.edge(main, other, EdgeKind::Global, "weight");
+        made.edge(main, list, EdgeKind::Global, "history");
+        for address in tensors {
+            let tensor = made.tensor(address);
+            made.edge(list, tensor, EdgeKind::Item, "");
+        }
+        made.0
+    };
+    let (early, late) = (with(1..2), with(1..4));
+    // WHEN the holders of the later search are looked up in the earlier one
+    let addresses = [1, 2, 3, 9];
+    let found = explained(&late, &addresses, 1);
+    // THEN each has its bytes of that moment
+    assert_eq!(labels(&found), [[["history"]], [["weight"]]]);
+    assert_eq!(held(&early, &addresses, 1, &found), [100, 100]);
+    // AND a name that the other search lacks holds nothing there
+    assert_eq!(held(&HeapGraph::new(), &addresses, 1, &found), [0, 0]);
+}
+
 fn reachable(graph: &HeapGraph, without: impl Fn(&Edge) -> bool) -> BTreeSet<u64> {
     let mut next: HashMap<u32, Vec<u32>> = HashMap::new();
     for edge in graph.edges.iter().filter(|edge| !without(edge)) {
@@ -367,6 +398,17 @@ proptest! {
         let addresses: Vec<u64> = (1..12).collect();
         // WHEN the holders are found, THEN each promise is exact
         check(&graph, &explained(&graph, &addresses, 6))?;
+    }
+
+    #[test]
+    fn a_holder_holds_its_bytes_at_its_own_search(graph in random_graph()) {
+        // GIVEN the holders in a random graph; WHEN they are looked up in it by name
+        let addresses: Vec<u64> = (1..12).collect();
+        let found = explained(&graph, &addresses, 6);
+        // THEN each holds what it was found to hold, and several names also what one of them holds alone
+        for (holder, held) in found.holders.iter().zip(held(&graph, &addresses, 6, &found)) {
+            prop_assert!(held == holder.bytes || holder.paths.len() > 1 && held > holder.bytes, "{} of {:?}", held, holder);
+        }
     }
 
     #[test]

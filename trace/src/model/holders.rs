@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use memlab_holders::{Explanation, HeapGraph, Memory, NativeOwner, explain};
+use memlab_holders::{Explanation, HeapGraph, Holder, Memory, NativeOwner, bytes_held, explain};
 use serde::{Deserialize, Serialize};
 
 use super::category::Category;
@@ -229,6 +229,17 @@ impl Searches {
         Some(self.complete(number)?.explained(is_wanted))
     }
 
+    /// Returns the bytes of the wanted blocks that holders of any search held at the search of this number.
+    pub(crate) fn bytes_held_at(
+        &self,
+        number: u32,
+        is_wanted: &dyn Fn(&BlockAtSearch) -> bool,
+        holders: &[&Holder],
+    ) -> Option<Vec<u64>> {
+        let search = self.complete(number)?;
+        Some(bytes_held(&search.graph, &search.memory(is_wanted), search.finder(), holders))
+    }
+
     fn complete(&self, number: u32) -> Option<&Search> {
         self.list.iter().rfind(|search| search.number == number && search.is_complete).map(Arc::as_ref)
     }
@@ -260,23 +271,6 @@ impl Search {
     }
 
     fn explained(&self, is_wanted: &dyn Fn(&BlockAtSearch) -> bool) -> HeldView {
-        let memory: Vec<Memory> = self
-            .blocks
-            .iter()
-            .map(|block| Memory {
-                block: block.address,
-                bytes: block.bytes,
-                is_wanted: is_wanted(block),
-                owner: block.native_owner,
-            })
-            .collect();
-        let mut by_address: Vec<usize> = (0..self.blocks.len()).collect();
-        by_address.sort_by_key(|index| self.blocks[*index].address);
-        let find = |address: u64| {
-            let after = by_address.partition_point(|index| self.blocks[*index].address <= address);
-            let index = by_address[after.checked_sub(1)?];
-            (address - self.blocks[index].address < self.blocks[index].bytes).then_some(index)
-        };
         HeldView {
             search: self.number,
             time: self.time,
@@ -285,7 +279,28 @@ impl Search {
             pause_ns: self.pause_ns,
             bytes: self.bytes(is_wanted),
             skipped: self.skipped.clone(),
-            explanation: explain(&self.graph, &memory, find),
+            explanation: explain(&self.graph, &self.memory(is_wanted), self.finder()),
+        }
+    }
+
+    fn memory(&self, is_wanted: &dyn Fn(&BlockAtSearch) -> bool) -> Vec<Memory> {
+        let memory = |block: &BlockAtSearch| Memory {
+            block: block.address,
+            bytes: block.bytes,
+            is_wanted: is_wanted(block),
+            owner: block.native_owner,
+        };
+        self.blocks.iter().map(memory).collect()
+    }
+
+    /// Finds the index of the block that contains an address.
+    fn finder(&self) -> impl Fn(u64) -> Option<usize> {
+        let mut by_address: Vec<usize> = (0..self.blocks.len()).collect();
+        by_address.sort_by_key(|index| self.blocks[*index].address);
+        move |address: u64| {
+            let after = by_address.partition_point(|index| self.blocks[*index].address <= address);
+            let index = by_address[after.checked_sub(1)?];
+            (address - self.blocks[index].address < self.blocks[index].bytes).then_some(index)
         }
     }
 }

@@ -14,7 +14,7 @@ use super::device::DeviceState;
 use super::device_views::block_layer;
 use super::forwards::EarlierForwards;
 use super::history_views::{GrowthMoments, OomView, StepView, Timeline, TrainingView};
-use super::holders::{HeldView, SearchView};
+use super::holders::{BlockAtSearch, HeldView, SearchView};
 use super::line::Line;
 use super::process_state::{HOST, Model};
 use super::scope::Scope;
@@ -24,6 +24,7 @@ use super::views::{
     LayerView, PrivatePoolView, RangePath, RangeView, SegmentMap, StackView, StepWorkView, TensorView, TotalsView,
 };
 use memlab_format::record::{self, Phase, SearchReason};
+use memlab_holders::Holder;
 
 impl Model {
     /// Returns the header; `None` before the first line.
@@ -407,6 +408,19 @@ impl Model {
     /// Returns what held the memory that these stacks allocated on a device, at the search of this number.
     pub fn holders_of_stacks(&self, number: u32, device: i32, stacks: &BTreeSet<u32>) -> Option<HeldView> {
         self.searches.of_blocks_at(number, &|block| block.device == device && stacks.contains(&block.stack))
+    }
+
+    /// Returns the bytes of [`holders_of_stacks`](Self::holders_of_stacks) that each of these holders held. The holders may be
+    /// those of another search or trace: their names are looked up.
+    pub fn bytes_held(
+        &self,
+        number: u32,
+        device: i32,
+        stacks: &BTreeSet<u32>,
+        holders: &[&Holder],
+    ) -> Option<Vec<u64>> {
+        let is_wanted = |block: &BlockAtSearch| block.device == device && stacks.contains(&block.stack);
+        self.searches.bytes_held_at(number, &is_wanted, holders)
     }
 
     /// Returns the searches for what holds the memory that have a result, the latest last.

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use crate::common::child::{alone, output};
+use crate::common::{MIB, Story};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -333,4 +334,70 @@ fn condense(folder: &TempDir, from: &str, to: &str) {
     model.write_keyframe(&mut condensed).unwrap();
     condensed.extend_from_slice(b"[\"a\",90000000000,1,0,4096,512,1,0,0]\n");
     std::fs::write(folder.path().join(to), condensed).unwrap();
+}
+
+/// A run of ten steps that each keep 64 MiB in a list, with searches after steps 3 and 9.
+fn searched(folder: &TempDir) {
+    let mut story = Story::begin(4242, None);
+    story.device(0, 1 << 40);
+    let mut kept = Vec::new();
+    for step in 0..10 {
+        kept.push(story.alloc(0, 64 * MIB, 2, 1, 5));
+        story.end_step(step);
+        story.pass(100);
+        if let 3 | 9 = step {
+            story.search(1 + step as u32 / 9, "history", &kept);
+        }
+        story.pass(100);
+    }
+    std::fs::write(folder.path().join("run.jsonl"), story.text).unwrap();
+}
+
+/// The part of the text about holders.
+fn holders_part(folder: &TempDir, before: &str, after: &str) -> String {
+    let shown = text(&memlab(folder, &["diff", before, after]));
+    let part = shown.split("\n\n").find(|part| part.starts_with("Holders"));
+    part.unwrap_or_default().trim_end().to_owned()
+}
+
+#[test]
+fn the_holder_of_growth_has_its_bytes_at_both_moments() {
+    let folder = tempfile::tempdir().unwrap();
+    searched(&folder);
+    // GIVEN a search near both moments
+    let shown = holders_part(&folder, "run.jsonl@step:3", "run.jsonl@step:9");
+    // THEN the list has its bytes at both, and its cure
+    assert_eq!(
+        shown,
+        "\
+Holders of the memory of lines that grew
+   before    after    change  holder
+  256 MiB  640 MiB  +384 MiB  list history (train.py:15): 10 tensors
+  before  searched after step 3, at 0.70 s
+  after   searched after step 9, at 1.90 s
+  → Releasing it frees 640 MiB. Keep numbers (.item()) or CPU copies (.cpu()) in it, or bound or clear it: history.clear()"
+    );
+    let value = json(&folder, &["run.jsonl@step:3", "run.jsonl@step:9"])["holders"].take();
+    assert_eq!(value["search_before"]["steps_ended"], 4);
+    let row = &value["rows"][0];
+    assert_eq!((&row["path"][0], &row["releases"]), (&"history".into(), &(640 * MIB).into()));
+    assert_eq!((&row["before_bytes"], &row["after_bytes"]), (&(256 * MIB).into(), &(640 * MIB).into()));
+}
+
+#[test]
+fn a_moment_without_a_search_near_it_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    searched(&folder);
+    // GIVEN a moment at which the lines held much less than at the nearest search
+    let shown = holders_part(&folder, "run.jsonl@step:0", "run.jsonl@step:9");
+    // THEN the bytes at it are unknown
+    assert!(shown.contains("\n        ?  640 MiB         ?  list history"), "{shown}");
+    assert!(shown.contains("\n  before  no search near the end of step 0\n"), "{shown}");
+    let value = json(&folder, &["run.jsonl@step:0", "run.jsonl@step:9"])["holders"].take();
+    assert_eq!((&value["search_before"], &value["rows"][0]["before_bytes"]), (&Value::Null, &Value::Null));
+    // AND moments with the same nearest search do not share it
+    let shown = holders_part(&folder, "run.jsonl@step:7", "run.jsonl@step:9");
+    assert!(shown.contains("\n  before  no search near the end of step 7\n"), "{shown}");
+    // AND nothing is reported if no line grew
+    assert_eq!(holders_part(&folder, "run.jsonl@step:9", "run.jsonl@step:3"), "");
 }

@@ -2,7 +2,6 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::sync::Arc;
 
 use crate::common::child::becomes_true;
 use crate::common::dashboard::{ENDED, SIZES, app_on, press, screen, terminal};
@@ -51,4 +50,83 @@ fn a_closed_layer_includes_the_layers_inside_it() {
     // GIVEN the block of the leaking layer, closed; THEN the memory inside it is in question too
     let shown = screen(&mut recorded("3/h.0\n"));
     assert!(shown.contains("list history"), "{shown}");
+}
+
+/// Answers of `memlab` to a process that writes `story`: the process, and the sockets of its user.
+fn running(story: &Story, search: u64) -> (Movable, Runtime) {
+    let runtime = Runtime::new();
+    let trace = runtime.path().join("live.jsonl");
+    std::fs::write(&trace, &story.text).expect("written");
+    (Movable { trace, search_ns: search, ..Movable::new(std::process::id()) }, runtime)
+}
+
+/// The dashboard on this process, with the line of the leak selected.
+fn watched(runtime: &Runtime, story: &Story) -> Session {
+    let mut session = Session::start_in(runtime, &["top", &std::process::id().to_string()], story);
+    session.wait_for("Device memory");
+    session.press("2/model.py:74\r");
+    session.wait_for("filter: model.py:74");
+    session
+}
+
+#[test]
+fn a_running_program_is_searched_again() {
+    // GIVEN a program that was searched once, and answers that a new search begins at a later time
+    let mut story = leaked(of_this_process(2));
+    let before = story.text.len();
+    story.pass(100);
+    let (process, runtime) = running(&story, story.time_ns());
+    let trace = process.trace.clone();
+    let requests = process.listen(&runtime);
+    let mut session = watched(&runtime, &story);
+    // WHEN the key is pressed THEN the screen reports that it waits, although an earlier search exists, and takes keys
+    session.press("H");
+    session.wait_for("Waiting for train.py");
+    session.press("x");
+    session.wait_until("the lines", |text| !text.contains("Waiting for") && text.contains("allocs/s"));
+    session.press("H");
+    session.wait_for("Waiting for train.py");
+    assert!(becomes_true(|| requests.count("holders") == 2));
+    // WHEN the search has ended THEN its answer appears
+    let kept = story.alloc(0, 64 * MIB, 4, 12, 5);
+    story.search(2, "latest", &[kept]);
+    let mut file = OpenOptions::new().append(true).open(trace).expect("opened");
+    file.write_all(&story.text.as_bytes()[before..]).expect("written");
+    session.wait_for("latest (train.py:15)");
+    session.press("xq");
+    assert_eq!(session.end().0, 0);
+}
+
+#[test]
+fn a_refusal_has_its_reason_above_the_last_search() {
+    // GIVEN a program that refuses to be searched
+    let story = leaked(of_this_process(2));
+    let (process, runtime) = running(&story, 0);
+    let refusal = Some("the process runs no Python".to_owned());
+    let _requests = Movable { refusal, ..process }.listen(&runtime);
+    let mut session = watched(&runtime, &story);
+    // WHEN it is asked THEN the reason is shown, and the last search that was recorded
+    session.press("H");
+    session.wait_for("refuses: the process runs no Python");
+    session.wait_for("list history");
+    session.press("xq");
+    assert_eq!(session.end().0, 0);
+}
+
+#[test]
+fn a_run_without_a_search_says_so() {
+    // GIVEN a recorded run that was never searched
+    let mut story = trained(2);
+    story.end("0", "null");
+    let mut app = app_on(vec![story.process(ENDED)]);
+    let mut opened = Opened::new(&[&story]);
+    press(&mut app, "3");
+    opened.show(&mut app);
+    // WHEN the holders of a layer are asked for THEN the panel has the reason
+    press(&mut app, "H");
+    opened.show(&mut app);
+    assert!(screen(&mut app).contains("the trace has no search"), "{}", screen(&mut app));
+    // AND a screen without lines and layers has no holders
+    press(&mut app, "x5H");
+    assert_eq!(app.context.notice.as_deref(), Some("select a Python line or a layer on its screen first"));
 }

@@ -2,6 +2,7 @@
 
 mod change;
 mod difference;
+mod holders;
 mod json;
 mod layers;
 mod lines;
@@ -12,6 +13,7 @@ mod times;
 
 pub use change::Change;
 pub use difference::Difference;
+pub use holders::{HolderChange, HolderChanges};
 pub use json::write_json;
 pub use layers::LayerChange;
 pub use lines::{LineChange, Match};

@@ -2,8 +2,8 @@
 
 use std::mem;
 
-use memlab_trace::{HeldView, Model};
 use memlab_trace::holders::{EdgeKind, Holder, NodeKind, PathStep};
+use memlab_trace::{HeldView, Model};
 use memlab_units::format::{self, size};
 
 use super::words::Words;

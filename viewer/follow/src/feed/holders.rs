@@ -27,9 +27,9 @@ fn held(model: &Model, search: u32, query: &HoldersQuery) -> Option<HeldView> {
         HeldMemory::Line(line) => {
             model.holders_of_line(search, Some(query.device), Some((&line.file, line.line.unwrap_or(0))))
         }
-        HeldMemory::Layer { layer, with_inner } => model.holders_of_layers(search, query.device, &|of| {
-            of == layer || *with_inner && is_inside(of, layer)
-        }),
+        HeldMemory::Layer { layer, with_inner } => {
+            model.holders_of_layers(search, query.device, &|of| of == layer || *with_inner && is_inside(of, layer))
+        }
     }
 }
 

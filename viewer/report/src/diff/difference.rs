@@ -3,6 +3,7 @@
 use memlab_trace::{ByScope, Category, Scope};
 
 use super::change::{Change, order};
+use super::holders::{self, HolderChanges};
 use super::layers::{self, LayerChange};
 use super::lines::{self, LineChange, LineFigures};
 use super::ranges::{self, RangeChange};
@@ -11,7 +12,7 @@ use super::times::{self, TimeDifference};
 use memlab_base::holdings::LayerName;
 
 /// Differences between two moments.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Difference {
     /// First moment.
     pub before: Side,
@@ -23,6 +24,8 @@ pub struct Difference {
     pub categories: Vec<(Category, Change)>,
     /// Changes by line, greatest first; the same memory in each scope.
     pub lines: ByScope<Vec<LineChange>>,
+    /// Holders of the memory of the displayed lines that grew; `None`: none grew, or neither trace has a search.
+    pub holders: Option<HolderChanges>,
     /// Scope of the displayed lines.
     pub scope: Scope,
     /// Changes by layer, greatest first.
@@ -48,6 +51,14 @@ impl Difference {
         let mut categories = categories.to_vec();
         categories.retain(|(_, change)| *change != Change::default());
         categories.sort_by_key(|(_, change)| order(*change));
+        let lines = ByScope::from_fn(|scope| {
+            let [held_before, held_after] = [&before, &after].map(|side| held_lines(side, scope));
+            lines::compare((&before, &held_before), (&after, &held_after), scope)
+        });
+        let scope = scope.unwrap_or(match before.dominant_library_call || after.dominant_library_call {
+            true => Scope::Libraries,
+            false => Scope::Users,
+        });
         Self {
             totals: [
                 ("allocated", of(a.allocated_bytes, b.allocated_bytes)),
@@ -55,14 +66,9 @@ impl Difference {
                 ("used", of(a.used_bytes, b.used_bytes)),
             ],
             categories,
-            lines: ByScope::from_fn(|scope| {
-                let [held_before, held_after] = [&before, &after].map(|side| held_lines(side, scope));
-                lines::compare((&before, &held_before), (&after, &held_after), scope)
-            }),
-            scope: scope.unwrap_or(match before.dominant_library_call || after.dominant_library_call {
-                true => Scope::Libraries,
-                false => Scope::Users,
-            }),
+            holders: holders::compare(&before, &after, &lines[scope], scope),
+            lines,
+            scope,
             layers: layers::compare((&before, held_layers(&before)), (&after, held_layers(&after))),
             ranges: ranges::compare(&before, &after),
             times: times::compare(&before, &after),

@@ -3,15 +3,17 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use memlab_trace::Scope;
+use memlab_trace::{Scope, SearchView};
 use serde::Serialize;
 
 use super::change::Change;
 use super::difference::Difference;
+use super::holders::{HolderChange, HolderChanges};
 use super::layers::LayerChange;
 use super::lines::{LineChange, Match};
 use super::side::Side;
 use super::times::TimeDifference;
+use crate::holders::HolderRow;
 use memlab_base::json::parts::Range;
 use memlab_base::json::write_pretty;
 
@@ -28,6 +30,8 @@ struct Diff {
     lines_shown: &'static str,
     layers: Vec<LayerRow<Bytes>>,
     ranges: Vec<RangeRow>,
+    /// Of the memory of the shown lines that grew; null: none grew, or neither trace has a search for holders.
+    holders: Option<HoldersJson>,
     /// Over the whole runs, or their recorded steps; null: one run has no times, or both are the same run.
     gpu_time: Option<TimesJson>,
 }
@@ -114,6 +118,30 @@ struct LayerRow<F> {
 }
 
 #[derive(Serialize)]
+struct HoldersJson {
+    /// The search near each moment; null: there was none.
+    search_before: Option<SearchJson>,
+    search_after: Option<SearchJson>,
+    rows: Vec<HolderChangeRow>,
+}
+
+#[derive(Serialize)]
+struct SearchJson {
+    time_ns: u64,
+    steps_ended: u64,
+}
+
+#[derive(Serialize)]
+struct HolderChangeRow {
+    #[serde(flatten)]
+    holder: HolderRow,
+    /// Null: no search near that moment.
+    before_bytes: Option<u64>,
+    after_bytes: Option<u64>,
+    change_bytes: Option<i64>,
+}
+
+#[derive(Serialize)]
 struct RangeRow {
     #[serde(flatten)]
     range: Range,
@@ -142,6 +170,7 @@ pub fn write_json(out: &mut impl Write, difference: &Difference) -> io::Result<(
             .iter()
             .map(|change| RangeRow { range: Range { path: change.path.clone() }, bytes: change.bytes.into() })
             .collect(),
+        holders: difference.holders.as_ref().map(holders_json),
         gpu_time: difference.times.as_ref().map(|times| times_json(times, difference)),
     };
     write_pretty(out, &diff)
@@ -158,6 +187,21 @@ fn moment(side: &Side) -> MomentJson {
         device_name: side.device.name.clone(),
         command: side.command.clone(),
         directory: side.directory.clone(),
+    }
+}
+
+fn holders_json(changes: &HolderChanges) -> HoldersJson {
+    let search = |search: SearchView| SearchJson { time_ns: search.time, steps_ended: search.step };
+    let row = |row: &HolderChange| HolderChangeRow {
+        holder: row.holder.clone().into(),
+        before_bytes: row.before,
+        after_bytes: row.after,
+        change_bytes: row.by(),
+    };
+    HoldersJson {
+        search_before: changes.before.map(search),
+        search_after: changes.after.map(search),
+        rows: changes.rows.iter().map(row).collect(),
     }
 }
 

@@ -12,7 +12,7 @@ use memlab_base::trace_moment::TraceMoment;
 use memlab_units::format::timed_part;
 
 /// Holdings at a moment, with the facts on the run that a comparison needs.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Side {
     /// The trace and the moment.
     pub named: TraceMoment,
@@ -38,6 +38,8 @@ pub struct Side {
     pub(super) work_part: String,
     /// All lines of each scope that ever held memory or started GPU work.
     pub(super) lines: ByScope<Vec<Arc<Line>>>,
+    /// The run, if it was searched for holders of memory.
+    pub(super) searched: Option<Arc<Model>>,
     /// All outermost modules, with their classes.
     pub(super) roots: Vec<(u32, Option<Arc<str>>)>,
 }
@@ -56,7 +58,7 @@ impl Side {
             let device = device_of(path, &snapshot.final_model, device)?;
             let held = Holdings::at_moment(snapshot, device.index);
             let (time, steps_ended) = (snapshot.model.time(), snapshot.model.steps_ended());
-            return Ok(Self::new(named, &snapshot.final_model, device, time, steps_ended, held));
+            return Ok(Self::new(named, loaded.snapshot.final_model, device, time, steps_ended, held));
         }
         // The model knows these even when the trace no longer has the moment.
         let model = progress::report(|progress| load_whole(path, progress))?.model;
@@ -65,10 +67,10 @@ impl Side {
             NamedMoment::Peak => (device.peak_time, device.peak_step, Holdings::at_peak(&model, &device)),
             _ => (model.time(), model.steps_ended(), Holdings::now(&model, &device)),
         };
-        Ok(Self::new(named, &model, device, time, steps_ended, held))
+        Ok(Self::new(named, model, device, time, steps_ended, held))
     }
 
-    fn new(named: TraceMoment, model: &Model, device: DeviceView, time: u64, steps_ended: u64, held: Holdings) -> Self {
+    fn new(named: TraceMoment, model: Model, device: DeviceView, time: u64, steps_ended: u64, held: Holdings) -> Self {
         let header = model.header().cloned().unwrap_or_default();
         let work = model
             .gpu_work(device.index)
@@ -87,6 +89,7 @@ impl Side {
         roots.extend(ran.map(|row| (row.root, row.root_class.clone())));
         roots.sort();
         roots.dedup_by_key(|(root, _)| *root);
+        let is_searched = model.searches().next().is_some();
         let work_part = timed_part(model.steps_timed(), model.steps_ended());
         Self {
             named,
@@ -101,6 +104,7 @@ impl Side {
             work,
             work_part,
             lines,
+            searched: is_searched.then(|| Arc::new(model)),
             roots,
         }
     }

@@ -6,6 +6,7 @@ use memlab_trace::{Category, Scope};
 
 use super::change::Change;
 use super::difference::Difference;
+use super::holders::HolderChanges;
 use super::layers::LayerChange;
 use super::lines::{LineChange, Match};
 use super::side::Side;
@@ -14,7 +15,7 @@ use memlab_base::category::category_names;
 use memlab_base::moment::NamedMoment;
 use memlab_base::ranges::range_name;
 use memlab_base::table::Table;
-use memlab_base::text::{Color, Style, clean, fit_end, short_command};
+use memlab_base::text::{Color, Style, clean, fit_end, short_command, wrapped};
 use memlab_units::format::{self, size};
 
 /// Maximum number of rows in a table.
@@ -54,10 +55,44 @@ pub fn write_text(out: &mut impl Write, difference: &Difference, style: Style) -
         let lines = if moved == 1 { "1 line" } else { &*format!("{moved} lines") };
         writeln!(out, "  {lines} moved within the same function (→)")?;
     }
+    difference.holders.as_ref().map_or(Ok(()), |changes| write_holders(out, difference, changes, style))?;
     layers(out, "By layer, each without the layers inside it", difference, &difference.layers, Figure::Bytes, style)?;
     let ranges = difference.ranges.iter().map(|range| (range.bytes, range_name(&range.path))).collect();
     table(out, "By range, each without the ranges inside it", ranges, "range", Figure::Bytes, style)?;
     difference.times.as_ref().map_or(Ok(()), |times| write_times(out, difference, times, style))
+}
+
+fn write_holders(
+    out: &mut impl Write,
+    difference: &Difference,
+    changes: &HolderChanges,
+    style: Style,
+) -> io::Result<()> {
+    writeln!(out, "\nHolders of the memory of lines that grew")?;
+    let mut table = Table::new(&["before", "after", "change", "holder"]);
+    for row in changes.rows.iter().take(MAX_ROWS) {
+        let bytes = |bytes: Option<u64>| bytes.map_or_else(|| "?".to_owned(), size);
+        let change = row.by().map_or_else(|| "?".to_owned(), |by| Figure::Bytes.change(by));
+        let name = clean(&row.holder.what.text()).into_owned();
+        table.row(vec![bytes(row.before), bytes(row.after), change, name]);
+    }
+    if !table.is_empty() {
+        table.lines(style.columns).iter().try_for_each(|line| writeln!(out, "{line}"))?;
+    }
+    for (name, side, search) in
+        [("before", &difference.before, changes.before), ("after", &difference.after, changes.after)]
+    {
+        let found = match search {
+            Some(search) => {
+                format!("searched {}, at {}", format::step_reached(search.step), format::duration(search.time))
+            }
+            None => format!("no search near {}", side.named.moment),
+        };
+        writeln!(out, "  {name:<6}  {found}")?;
+    }
+    let Some(first) = changes.rows.first().filter(|row| row.by().is_none_or(|by| by > 0)) else { return Ok(()) };
+    let freed = format!("Releasing it frees {}. {}", size(first.holder.releases), first.holder.cure);
+    wrapped("  →", &clean(&freed), style.columns).iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 
 fn write_times(out: &mut impl Write, difference: &Difference, times: &TimeDifference, style: Style) -> io::Result<()> {

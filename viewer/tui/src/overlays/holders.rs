@@ -75,8 +75,7 @@ impl HoldersView {
 
     /// Takes the answer from a snapshot. If the program has ended, the last recorded search answers.
     pub fn on_snapshot(&mut self, snapshot: &Snapshot) {
-        let has_ended =
-            |process: &ProcessSnapshot| process.path == self.query.trace && process.state.is_over();
+        let has_ended = |process: &ProcessSnapshot| process.path == self.query.trace && process.state.is_over();
         if snapshot.processes.iter().any(has_ended) {
             self.reply = None;
         }
@@ -108,9 +107,7 @@ impl HoldersView {
                 None => vec![format!("Waiting for {} to search its objects, about a second…", self.who)],
                 Some(answer) => match &answer.held {
                     Err(reason) => wrapped(reason, columns),
-                    Ok(held) => {
-                        holders::lines(answer.of.device, held, Some(&self.row), context.directory(), columns)
-                    }
+                    Ok(held) => holders::lines(answer.of.device, held, Some(&self.row), context.directory(), columns),
                 },
             });
             lines
