@@ -406,7 +406,8 @@ proptest! {
         let addresses: Vec<u64> = (1..12).collect();
         let found = explained(&graph, &addresses, 6);
         // THEN each holds what it was found to hold, and several names also what one of them holds alone
-        for (holder, held) in found.holders.iter().zip(held(&graph, &addresses, 6, &found)) {
+        let holders = found.holders.iter().zip(held(&graph, &addresses, 6, &found));
+        for (holder, held) in holders.filter(|(holder, _)| holder.more == 0) {
             prop_assert!(held == holder.bytes || holder.paths.len() > 1 && held > holder.bytes, "{} of {:?}", held, holder);
         }
     }

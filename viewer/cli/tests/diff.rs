@@ -373,9 +373,10 @@ fn the_holder_of_growth_has_its_bytes_at_both_moments() {
 Holders of the memory of lines that grew
    before    after    change  holder
   256 MiB  640 MiB  +384 MiB  list history (train.py:15): 10 tensors
-  before  searched after step 3, at 0.70 s
+  before  searched after step 3, at 700 ms
   after   searched after step 9, at 1.90 s
-  → Releasing it frees 640 MiB. Keep numbers (.item()) or CPU copies (.cpu()) in it, or bound or clear it: history.clear()"
+  → Releasing it frees 640 MiB. Keep numbers (.item()) or CPU copies (.cpu()) in it, or bound or clear it:
+    history.clear()"
     );
     let value = json(&folder, &["run.jsonl@step:3", "run.jsonl@step:9"])["holders"].take();
     assert_eq!(value["search_before"]["steps_ended"], 4);
@@ -391,7 +392,7 @@ fn a_moment_without_a_search_near_it_is_named() {
     // GIVEN a moment at which the lines held much less than at the nearest search
     let shown = holders_part(&folder, "run.jsonl@step:0", "run.jsonl@step:9");
     // THEN the bytes at it are unknown
-    assert!(shown.contains("\n        ?  640 MiB         ?  list history"), "{shown}");
+    assert!(shown.contains("\n       ?  640 MiB       ?  list history"), "{shown}");
     assert!(shown.contains("\n  before  no search near the end of step 0\n"), "{shown}");
     let value = json(&folder, &["run.jsonl@step:0", "run.jsonl@step:9"])["holders"].take();
     assert_eq!((&value["search_before"], &value["rows"][0]["before_bytes"]), (&Value::Null, &Value::Null));

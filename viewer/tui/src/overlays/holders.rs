@@ -52,7 +52,7 @@ impl HoldersView {
         Self::of(query, row, who, Some(reply))
     }
 
-    /// Shows the answer to a request, once the reply and the search are there.
+    /// Shows the answer once the process has replied and searched.
     pub fn of(query: HoldersQuery, row: String, who: String, reply: Option<SearchReply>) -> Self {
         let requested = Instant::now();
         let scrolled = ScrolledLines::default();
