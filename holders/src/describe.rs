@@ -23,10 +23,10 @@ impl Holder {
         self.paths.first()?.last().map(|step| &step.object)
     }
 
-    /// Its names for a `del`, separated by commas.
+    /// The statement that deletes its names, or the names if they are no Python code.
     #[must_use]
-    pub fn names_to_delete(&self) -> String {
-        names_to_delete(&self.paths)
+    pub fn deletion(&self) -> String {
+        deleted(&names_to_delete(&self.paths))
     }
 
     /// Where it is stored: file, line and function; `None`: unknown.
@@ -209,11 +209,9 @@ fn cure(holder: &Holder, paths: &[String]) -> String {
     if paths.len() > 1 {
         let names = names_to_delete(&holder.paths);
         return if has_graph {
-            format!(
-                "Detach what you carry over (x = x.detach()), or delete the names before the next forward: del {names}"
-            )
+            format!("Detach what you carry over (.detach()), or delete the names before the next forward: {}", deleted(&names))
         } else {
-            format!("Delete the names when they are no longer needed: del {names}")
+            format!("Delete the names when they are no longer needed: {}", deleted(&names))
         };
     }
     match last.object.kind {
@@ -223,12 +221,16 @@ fn cure(holder: &Holder, paths: &[String]) -> String {
                 cycle.label
             ),
             Some(_) => "Save tensors with ctx.save_for_backward, not as attributes of ctx.".to_owned(),
-            None => "Break the reference cycle, or call gc.collect() when the objects are no longer needed.".to_owned(),
+            None => {
+                "Break the reference cycle, or collect the objects when they are no longer needed: `gc.collect()`".to_owned()
+            }
         },
         NodeKind::Exception | NodeKind::Traceback => {
-            "Do not keep the exception: its traceback holds the frames of the failed call. Keep str(error).".to_owned()
+            "Do not keep the exception: its traceback holds the frames of the failed call. Keep its text.".to_owned()
         }
-        NodeKind::Cache => format!("Bound the cache (maxsize=1), or clear it: {name}.cache_clear()"),
+        NodeKind::Cache => {
+            format!("Bound the cache (maxsize=1), or clear it{}", code(name, &format!("{name}.cache_clear()")))
+        }
         NodeKind::Native => match last.object.name.as_str() {
             "autocast" => {
                 "Enter a new autocast block for each task, or pass cache_enabled=False: until the outermost block \
@@ -237,11 +239,11 @@ fn cure(holder: &Holder, paths: &[String]) -> String {
             }
             "ipc" => {
                 "Bound what the receiving process keeps, or send CPU tensors: a tensor that was sent stays allocated \
-                      here until the receiver drops it and torch.cuda.ipc_collect() is called here."
+                      here until the receiver drops it and this process calls `torch.cuda.ipc_collect()`."
                     .to_owned()
             }
             DDP => {
-                "Pass gradient_as_bucket_view=True to DistributedDataParallel: then the gradients lie in the buckets.".to_owned()
+                "Pass `gradient_as_bucket_view=True` to DistributedDataParallel: then the gradients lie in the buckets.".to_owned()
             }
             _ => "Release what holds the tensors in C++: CUDA graphs, streams of data, extensions.".to_owned(),
         },
@@ -251,20 +253,43 @@ fn cure(holder: &Holder, paths: &[String]) -> String {
             format!("Bound the queue (maxsize=…){receiver}, take from it in time, or send CPU tensors.")
         }
         NodeKind::Sequence | NodeKind::Mapping if has_graph => {
-            "Detach what you keep: append x.detach(), or a number (x.item()).".to_owned()
+            "Detach what you keep: append results of .detach(), or numbers (.item()).".to_owned()
         }
         _ if !holder.keys.is_empty() => "Delete entries that are no longer used (delete_adapter).".to_owned(),
-        NodeKind::Generator => format!("Finish the generator, or close it when it is no longer needed: {name}.close()"),
+        NodeKind::Generator => {
+            let close = code(name, &format!("{name}.close()"));
+            format!("Finish the generator, or close it when it is no longer needed{close}")
+        }
         NodeKind::Sequence if matches!(kind_of(holder), "tuple" | "array") => {
-            format!("Keep numbers (.item()) or CPU copies (.cpu()) in it, or delete it: del {name}")
+            format!("Keep numbers (.item()) or CPU copies (.cpu()) in it, or delete it: {}", deleted(name))
         }
         NodeKind::Sequence | NodeKind::Mapping => {
-            format!("Keep numbers (.item()) or CPU copies (.cpu()) in it, or bound or clear it: {name}.clear()")
+            let clear = code(name, &format!("{name}.clear()"));
+            format!("Keep numbers (.item()) or CPU copies (.cpu()) in it, or bound or clear it{clear}")
         }
         NodeKind::Object if has_graph => {
-            format!("Detach what you keep in it (x = x.detach()), or delete it before the next forward: del {name}")
+            format!("Detach what you keep in it (.detach()), or delete it before the next forward: {}", deleted(name))
         }
-        _ if has_graph => format!("{name} = {name}.detach(), or del {name} before the next forward."),
-        _ => format!("del {name}"),
+        _ if has_graph => {
+            let detach = code(name, &format!("{name} = {name}.detach()"));
+            format!("Detach it before the next forward{detach}, or delete it: {}", deleted(name))
+        }
+        _ => format!("Delete it when it is no longer needed: {}", deleted(name)),
     }
+}
+
+/// A statement that deletes names, or the names if they are no Python code.
+fn deleted(names: &str) -> String {
+    if is_code(names) { format!("`del {names}`") } else { names.to_owned() }
+}
+
+/// A statement about a name; empty if the name is no Python code.
+fn code(name: &str, statement: &str) -> String {
+    if is_code(name) { format!(": `{statement}`") } else { String::new() }
+}
+
+/// True if an expression is Python code: no element of unknown index is in it, and no variable of a closure.
+fn is_code(expression: &str) -> bool {
+    let is_name = |name: &str| !name.is_empty() && !name.contains([' ', '…', '<']);
+    expression.split(", ").all(is_name)
 }

@@ -70,12 +70,12 @@ SAVED = (
 )
 
 CASES = [
-    Case("epoch_outputs", "leak", "list outputs", "x.item()", NUMBERS, CLEARED),
+    Case("epoch_outputs", "leak", "list outputs", "numbers (.item())", NUMBERS, CLEARED),
     Case(
         "one_append",
         "leak",
         "list outputs",
-        "x.item()",
+        "numbers (.item())",
         NUMBERS,
         CLEARED,
         variant_of="epoch_outputs",
@@ -100,7 +100,7 @@ CASES = [
         "kept_exception",
         "out_of_memory",
         "exception failure",
-        "Keep str(error)",
+        "Keep its text",
         (("failure = e", "failure = str(e)"),),
         (("torch.cuda.empty_cache()", "probe.before('failure'); failure = None; probe.after(); torch.cuda.empty_cache()"),),
         effect="code",
@@ -171,7 +171,7 @@ CASES = [
         "retained_graph",
         "leak",
         "hidden, logits and loss together",
-        "x = x.detach()",
+        "carry over (.detach())",
         (("retain_graph=True)", ")\n    hidden = hidden.detach()"),),
         at_end("hidden", "del hidden, logits, loss"),
         effect="alloc",
@@ -204,7 +204,7 @@ CASES = [
         "graph_per_shape",
         "graph_pools",
         "run.graphs",
-        "pool=pool",
+        "torch.cuda.graph_pool_handle()",
         (
             (
                 "self.net, self.graphs = net, {}",
@@ -226,6 +226,16 @@ CASES = [
         effect="alloc",
         needs=("torchvision",),
         at_most=0.8,
+    ),
+    Case(
+        "trainer_logits",
+        "leak",
+        "all_preds.tensors",
+        "eval_accumulation_steps=8",
+        (("max_steps=8", "eval_accumulation_steps=8, max_steps=8"),),
+        at_most=0.8,
+        needs=("transformers",),
+        ends=False,
     ),
     Case("full_cache", ""),
     Case("unfreezing", ""),

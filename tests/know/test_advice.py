@@ -2,11 +2,13 @@
 
 import functools
 import json
+import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from conftest import PYTHON, Memlab
+from conftest import PYTHON, ROOT, Memlab
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -14,6 +16,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 pytestmark = pytest.mark.xdist_group("advice")
 
 PROGRAM = PROGRAMS / "advised.py"
+RUFF = Path(sys.executable).parent / "ruff"
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +37,18 @@ def advise(memlab, trace, *options):
     command = [memlab.command, "advise", "--json", *options, trace]
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, env=memlab.environment())
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    answer = json.loads(done.stdout)
+    for piece in answer["advice"]:
+        check_names(piece)
+    return answer
+
+
+def check_names(piece):
+    """Code of an advice defines or imports each of its names. That of a leak is a sentence."""
+    if piece["kind"] != "leak" and not piece["how"].startswith("export "):
+        command = [RUFF, "check", "--isolated", "--select", "E9,F821", "-"]
+        done = subprocess.run(command, input=piece["how"], capture_output=True, text=True)
+        assert done.returncode == 0, (piece["how"], done.stdout)
 
 
 def of_kind(answer, kind):
@@ -116,21 +130,32 @@ def test_offload_advice_has_the_cost_that_the_link_cannot_hide(memlab, recorded)
     assert "The link carries" in advice["because"] and "waits for the rest" in advice["because"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "advised"),
-    [
-        ("gpt", "offload_activations"),
-        ("resnet", "offload_activations"),
-        ("llama-lora", "offload_activations"),
-        ("resnet-50", "offload_activations"),
-        ("words", "chunked_loss"),
-        ("words", "offload_optimizer_state"),
-        ("words", "settings"),
-        ("gradients", "gradients"),
-        ("optimizer", "fused_optimizer"),
-        ("lengths", "settings"),
-    ],
-)
+FOLLOWED = [
+    ("attention", "attention_weights"),
+    ("gpt", "offload_activations"),
+    ("resnet", "offload_activations"),
+    ("llama-lora", "offload_activations"),
+    ("resnet-50", "offload_activations"),
+    ("words", "chunked_loss"),
+    ("words", "offload_optimizer_state"),
+    ("words", "settings"),
+    ("gradients", "gradients"),
+    ("optimizer", "fused_optimizer"),
+    ("lengths", "settings"),
+]
+# In other tests, of this file and of `test_graph_pools.py` and `test_framework_advice.py`.
+FOLLOWED_ELSEWHERE = {"checkpoint", "context", "workspaces", "share_pool", "evaluation_results", "leak"}
+
+
+def test_the_code_of_every_kind_of_advice_runs_in_a_test():
+    # GIVEN the kinds of advice that the rules give; THEN a test follows each
+    rules = (ROOT / "predict/src/advice/rules").glob("*.rs")
+    kinds = {kind for rule in rules for kind in re.findall(r"\bkind: Kind::(\w+)", rule.read_text())}
+    kinds = {re.sub(r"(?<!^)(?=[A-Z])", "_", kind).lower() for kind in kinds}
+    assert kinds == FOLLOWED_ELSEWHERE | {kind for _, kind in FOLLOWED}
+
+
+@pytest.mark.parametrize(("kind", "advised"), FOLLOWED)
 def test_a_change_gives_the_predicted_peak(memlab, recorded, kind, advised):
     # GIVEN advice on the recording of a training run
     trace, before = recorded(kind)

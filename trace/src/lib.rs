@@ -68,6 +68,7 @@
 //! snapshot_replay, replay                 one moment with final categories; the state with its latest events
 //! seek_target, sink                       moments to stop at; consumers of records
 //! model                                   the state of the process, by the modules below
+//! model::framework                        frameworks and habits of libraries, by stacks
 //! model::queries, model::lines            queries of the model
 //! model::apply                            application of records to the state
 //! model::keyframe                         the state as lines of a trace

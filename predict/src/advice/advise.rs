@@ -8,7 +8,7 @@ use crate::advice::candidates::Candidates;
 use crate::advice::report::AdviceReport;
 use crate::advice::rules::leak::{self, Leak};
 use crate::advice::rules::{
-    activations, checkpoint, contexts, gradients, graph_pools, loss, optimizer, settings, workspaces,
+    activations, attention, checkpoint, contexts, evaluation, gradients, graph_pools, loss, optimizer, settings, workspaces,
 };
 use crate::advice::times::Times;
 use crate::advice::{batch, combinations};
@@ -32,6 +32,10 @@ pub fn advise(recording: &Recording, target: Option<u64>, leaks: &[Leak]) -> Adv
     graph_pools::advise(recording, replayed.as_ref(), &mut candidates);
     contexts::advise(recording, &mut candidates);
     leak::advise(&lifetimes, leaks, &mut candidates);
+    attention::advise(&lifetimes, &mut candidates);
+    evaluation::advise(&lifetimes, &mut candidates);
+    let no_batch = batch::unknown(&lifetimes, leaks);
+    let limit = target.or_else(|| batch::room(&lifetimes)).filter(|_| no_batch.is_none());
     let sets = combinations::all(&lifetimes, &candidates.changes);
     let mut report = AdviceReport {
         device: recording.device,
@@ -45,7 +49,10 @@ pub fn advise(recording: &Recording, target: Option<u64>, leaks: &[Leak]) -> Adv
             .and_then(|target| combinations::reaching(&sets, target)),
         has_gpu_times: times.are_recorded(),
         waits_for_host: times.host_bound_step(),
-        batch: target.or_else(|| batch::room(&lifetimes)).and_then(|limit| batch::fitting(&lifetimes, limit)),
+        batch: limit.and_then(|limit| batch::fitting(&lifetimes, limit)),
+        no_batch,
+        after_out_of_memory: None,
+        framework: batch::framework(&lifetimes),
         tried: candidates.tried,
     };
     report.sort();

@@ -1,11 +1,13 @@
 //! Estimates the largest batch that fits.
 
-use memlab_trace::Category;
+use memlab_trace::{Category, Framework};
 use memlab_trace::record::{Flags, Phase};
 use rustc_hash::FxHashSet;
 
 use crate::advice::block_lifetimes::{BlockLifetimes, Change};
+use crate::advice::names;
 use crate::advice::report::Batch;
+use crate::advice::rules::leak::Leak;
 
 /// Blocks that may or may not grow with the batch may hold at most 1/N of the peak.
 const UNKNOWN_SHARE_DIVISOR: u64 = 50;
@@ -25,6 +27,36 @@ pub(crate) fn fitting(lifetimes: &BlockLifetimes<'_>, limit: u64) -> Option<Batc
         if peak(middle) <= limit { fits = middle } else { too_large = middle }
     }
     (fits > 0).then(|| Batch { percent: fits, bytes_after: peak(fits), limit_bytes: limit })
+}
+
+/// Returns the reason for which no batch is tried: the peak of the run is not that of one batch.
+pub(crate) fn unknown(lifetimes: &BlockLifetimes<'_>, leaks: &[Leak]) -> Option<&'static str> {
+    let recording = lifetimes.recording;
+    let peak = lifetimes.peak();
+    let collected = (0..lifetimes.spans.len() as u32).filter(|id| {
+        lifetimes.is_live(*id, peak.event)
+            && recording.model.collects_logits(recording.allocations[*id as usize].stack)
+    });
+    if recording.ran_out_of_memory {
+        Some("the run ran out of memory, and the peak of a whole step is not in the recording")
+    } else if collected.map(|id| lifetimes.size(id)).sum::<u64>() > peak.bytes / UNKNOWN_SHARE_DIVISOR {
+        Some("the results that the evaluation collects grow with its length")
+    } else if !leaks.is_empty() {
+        Some("memory grows with the steps, and no batch fits for long")
+    } else {
+        None
+    }
+}
+
+/// Returns the framework that runs the program at the peak.
+pub(crate) fn framework(lifetimes: &BlockLifetimes<'_>) -> Option<Framework> {
+    let event = lifetimes.peak().event;
+    let is_of_pass = |id: &u32| {
+        let category = lifetimes.recording.allocations[*id as usize].category;
+        matches!(category, Category::Activation | Category::Temporary | Category::Input)
+            && lifetimes.is_live(*id, event)
+    };
+    names::framework(lifetimes, (0..lifetimes.spans.len() as u32).filter(is_of_pass))
 }
 
 /// Returns the device memory available to the run's allocations.

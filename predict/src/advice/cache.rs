@@ -2,7 +2,7 @@
 
 use crate::advice::block_lifetimes::BlockLifetimes;
 
-const NO_CACHE: &str = "model.config.use_cache = False\n";
+const NO_CACHE: &str = "model.config.use_cache = False";
 
 /// Returns the line of code that switches the cache off if such a model allocated the block, else an empty string.
 pub(crate) fn switched_off(lifetimes: &BlockLifetimes<'_>, block: Option<u32>) -> &'static str {

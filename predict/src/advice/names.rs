@@ -1,8 +1,9 @@
 //! Names of modules and lines, in prose and in code.
 
 use crate::plan::Recording;
-use memlab_trace::Line;
+use memlab_trace::{Framework, Line};
 
+use crate::advice::block_lifetimes::BlockLifetimes;
 use crate::advice::modules::Module;
 
 /// Formats a line as `train.py:12 main`, relative to the directory in which the program started.
@@ -10,6 +11,13 @@ pub(crate) fn of_line(recording: &Recording, line: &Line) -> String {
     let directory = recording.model.header().map_or("", |header| &header.directory);
     let file = line.file.strip_prefix(directory).map_or(&*line.file, |inside| inside.trim_start_matches('/'));
     format!("{file}:{} {}", line.line.unwrap_or(0), line.function)
+}
+
+/// Returns the framework whose loop allocated most of these blocks.
+pub(crate) fn framework(lifetimes: &BlockLifetimes<'_>, blocks: impl Iterator<Item = u32>) -> Option<Framework> {
+    let recording = lifetimes.recording;
+    let by_stack = blocks.map(|id| (recording.allocations[id as usize].stack, lifetimes.size(id)));
+    recording.model.framework(recording.device, by_stack)
 }
 
 /// Consecutive modules of a list.

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use memlab_trace::Framework;
 use serde::Serialize;
 
 use crate::advice::cost::Cost;
@@ -32,6 +33,10 @@ pub enum Kind {
     Leak,
     /// Share one private pool among several CUDA graphs.
     SharePool,
+    /// Do not compute the weights that attention returns.
+    AttentionWeights,
+    /// Move the results of an evaluation to the host in between.
+    EvaluationResults,
 }
 
 impl Kind {
@@ -48,6 +53,8 @@ impl Kind {
             Self::Settings => "Tune the allocator",
             Self::Context => "Avoid a stray context",
             Self::Leak => "Fix a leak",
+            Self::AttentionWeights => "Leave out attention weights",
+            Self::EvaluationResults => "Move results of the evaluation to the host",
             Self::SharePool => "Share one pool among CUDA graphs",
         }
     }
@@ -174,6 +181,13 @@ pub struct AdviceReport {
     pub waits_for_host: Option<HostBoundStep>,
     /// Largest batch that fits into the target, else into the device; `None`: the trace is not sufficient.
     pub batch: Option<Batch>,
+    /// Reason for which a larger or smaller batch was not tried; `None`: it was.
+    pub no_batch: Option<&'static str>,
+    /// Next step after an out-of-memory error; `None`: there was none.
+    pub after_out_of_memory: Option<String>,
+    /// Framework that runs the program at the peak, in whose terms the batch is named.
+    #[serde(skip)]
+    pub framework: Option<Framework>,
     /// Advice that was tried and rejected.
     pub tried: Vec<RejectedAdvice>,
 }
@@ -238,6 +252,9 @@ mod tests {
             has_gpu_times: true,
             waits_for_host: None,
             batch: None,
+            no_batch: None,
+            after_out_of_memory: None,
+            framework: None,
             tried: Vec::new(),
         };
         report.sort();

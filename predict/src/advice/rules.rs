@@ -1,8 +1,10 @@
 //! Rules; each tries one change on the recording.
 
 pub(crate) mod activations;
+pub(crate) mod attention;
 pub(crate) mod checkpoint;
 pub(crate) mod contexts;
+pub(crate) mod evaluation;
 pub(crate) mod gradients;
 pub(crate) mod graph_pools;
 pub(crate) mod leak;

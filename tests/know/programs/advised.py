@@ -6,13 +6,13 @@ import argparse
 import gc
 import json
 import os
+import re
 import time
 
 import planned
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 STEPS = 4
 # Not measured.
@@ -55,15 +55,16 @@ class Images(nn.Module):
         return self.head(x.mean((2, 3)))
 
 
-class WithLoss:
-    """A model that returns its loss."""
+class Attention(nn.Module):
+    """Attention whose weights nobody reads."""
 
-    def __init__(self, model, loss_fn):
-        self.model, self.loss_fn = model, loss_fn
-        self.config = getattr(model, "config", None)
+    def __init__(self, width=64):
+        super().__init__()
+        self.norm, self.attention = nn.LayerNorm(width), nn.MultiheadAttention(width, 4, batch_first=True)
 
-    def __call__(self, inputs):
-        return self.loss_fn(self.model, inputs)
+    def forward(self, x):
+        y = self.norm(x)
+        return x + self.attention(y, y, y)[0]
 
 
 class Stage(nn.Module):
@@ -165,6 +166,11 @@ KINDS = {
     "optimizer": (lambda: GPT(24), lambda *_: tokens(1), next_words),
     "leak": (GPT, lambda *_: tokens(8), next_words),
     "lengths": (GPT, grown, next_words),
+    "attention": (
+        lambda: nn.Sequential(*(Attention() for _ in range(4))),
+        lambda _, scale: torch.randn(int(8 * scale), 384, 64, device="cuda"),
+        noise,
+    ),
 }
 
 
@@ -174,41 +180,36 @@ def train(kind, advice, steps, scale):
     how = {piece["kind"]: piece["how"] for piece in advice}
     torch.manual_seed(0)
     model = model_of().to("cuda")
-    if "checkpoint" in how:
-        exec(how["checkpoint"], {"model": model})
+    # Hooks of an earlier run.
+    torch.optim.optimizer._global_optimizer_pre_hooks.clear()
+    torch.optim.optimizer._global_optimizer_post_hooks.clear()
+    scope = {}
+    for code in how.values():
+        if not code.startswith("export "):
+            exec(code, scope)
+    for function in ("checkpoint_layers", "without_weights", "prepare"):
+        if function in scope:
+            scope[function](model)
     optimizer = torch.optim.AdamW([parameter for parameter in model.parameters() if parameter.requires_grad])
-    for kind_of_how in ("fused_optimizer", "offload_optimizer_state"):
-        if kind_of_how in how:
-            exec(how[kind_of_how], {"model": model, "optimizer": optimizer, "torch": torch})
     kept = []
     began = None
-    scope = {}
     for step in range(steps):
-        scope.clear()  # Drops the previous step's functions, whose scope holds its loss.
         if step == WARM_UP:
             torch.cuda.synchronize()
             began = time.perf_counter()
         inputs = inputs_of(step, scale)
         if "offload_activations" in how:
-            scope = {"model": WithLoss(model, loss_fn), "loss_fn": lambda loss, _: loss}
-            scope |= {"inputs": inputs, "targets": None}
-            exec(how["offload_activations"], scope)
-            loss = scope["loss"]
+            loss = scope["offloaded"](loss_fn)(model, inputs)
         elif "chunked_loss" in how:
-            scope = {"F": F, "checkpoint": checkpoint, "model": model, "targets": inputs.flatten()}
-            scope["hidden"] = hidden_of(model, inputs).flatten(0, 1)
-            exec(how["chunked_loss"], scope)
-            del scope["hidden"]
-            loss = scope["loss"]
+            head = model.get_submodule(re.search(r"the module (\S+);", how["chunked_loss"]).group(1))
+            loss = scope["loss_in_pieces"](head, hidden_of(model, inputs).flatten(0, 1), inputs.flatten())
         else:
             loss = loss_fn(model, inputs)
         if kind == "gradients" and "gradients" not in how:
             optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if "gradients" in how:
-            exec(how["gradients"], {"optimizer": optimizer})
-        elif kind != "gradients":
+        if kind != "gradients":
             optimizer.zero_grad()
         if kind == "leak":
             kept.append(model(inputs))

@@ -4,6 +4,7 @@
 //! The text report, the HTML report, the summary of a run and the dashboard show these findings in their own formats.
 
 pub mod advice;
+mod causes;
 mod finding;
 mod forwards;
 mod graph_pools;

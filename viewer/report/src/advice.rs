@@ -63,7 +63,8 @@ fn tried(recording: &Recording, target: Option<u64>) -> AdviceReport {
     let device = devices.iter().find(|device| device.index == recording.device);
     let growing = device.map(|device| findings::growing(&recording.model, device, devices.len() > 1));
     let leaks: Vec<Leak> = growing.into_iter().flatten().map(leak).collect();
-    advise(recording, target, &leaks)
+    let error = device.and_then(|device| findings::out_of_memory(&recording.model, device, devices.len() > 1));
+    AdviceReport { after_out_of_memory: error.map(|finding| finding.next), ..advise(recording, target, &leaks) }
 }
 
 fn leak(Growing { span, stacks, finding }: Growing) -> Leak {

@@ -1,12 +1,13 @@
 //! Offloads activations that autograd keeps for backward to the host (`memlab.offload_activations`).
 
-use memlab_trace::Category;
+use memlab_trace::{Category, Framework};
 use memlab_trace::record::Phase;
 use memlab_units::format::size;
 
 use crate::advice::block_lifetimes::{BlockLifetimes, Change, Span};
 use crate::advice::cache;
 use crate::advice::candidates::Candidates;
+use crate::advice::names;
 use crate::advice::offload::{Offloaded, offloaded};
 use crate::advice::report::{Advice, Figure, Kind};
 use crate::advice::times::Times;
@@ -127,7 +128,6 @@ impl<'a> KeptActivations<'a> {
             ),
             _ => "The cost is unknown without GPU times and the link's speed.".to_owned(),
         };
-        let first = self.is_kept.iter().position(|is_kept| *is_kept).map(|id| id as u32);
         Advice {
             kind: Kind::OffloadActivations,
             place: "tensors saved for backward".to_owned(),
@@ -135,12 +135,7 @@ impl<'a> KeptActivations<'a> {
             figure: Figure::Allocated,
             bytes_after: outcome.peak,
             cost: times.cost(outcome.waits_ns),
-            how: format!(
-                "import memlab\n{}with memlab.offload_activations(budget=\"{}MiB\", recompute=False):\n    \
-                 loss = loss_fn(model(inputs), targets)",
-                cache::switched_off(self.lifetimes, first),
-                outcome.budget / BUDGET_UNIT
-            ),
+            how: self.how(outcome.budget / BUDGET_UNIT),
             because: format!(
                 "Autograd saves up to {} for backward, of which {} stay on the GPU. Each step copies {} to the host \
                  and {} back. {bus}",
@@ -150,5 +145,33 @@ impl<'a> KeptActivations<'a> {
                 size(outcome.returning)
             ),
         }
+    }
+
+    /// Code that offloads within a budget, where the framework computes the loss.
+    fn how(&self, budget_mib: u64) -> String {
+        let kept = (0..).zip(&self.is_kept).filter(|(_, is_kept)| **is_kept).map(|(id, _)| id);
+        let first = kept.clone().next();
+        let offload = format!("memlab.offload_activations(budget=\"{budget_mib}MiB\", recompute=False)");
+        let cache = cache::switched_off(self.lifetimes, first);
+        let decorated = match names::framework(self.lifetimes, kept) {
+            // The Trainer switches the cache off.
+            Some(Framework::Transformers) => {
+                return format!(
+                    "import memlab\nfrom transformers import Trainer\n\
+                     class OffloadingTrainer(Trainer):  # in place of Trainer\n    \
+                         @{offload}\n    \
+                         def compute_loss(self, *inputs, **options):\n        \
+                             return super().compute_loss(*inputs, **options)"
+                );
+            }
+            Some(Framework::Lightning) => "training_step of the LightningModule",
+            Some(Framework::Accelerate) | None => "the function that computes the loss",
+        };
+        let prepare = if cache.is_empty() {
+            String::new()
+        } else {
+            format!("\ndef prepare(model):  # call it with the model before training\n    {cache}")
+        };
+        format!("import memlab\noffloaded = {offload}  # @offloaded decorates {decorated}{prepare}")
     }
 }

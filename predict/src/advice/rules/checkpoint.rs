@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use memlab_trace::Framework;
 use memlab_units::format::size;
 use rustc_hash::FxHashSet;
 
@@ -10,8 +11,8 @@ use crate::advice::block_lifetimes::{BlockLifetimes, Change, Peak};
 use crate::advice::cache;
 use crate::advice::candidates::Candidates;
 use crate::advice::choice::{Choice, Pass, PassModule};
-use crate::advice::modules::{Modules, Window};
-use crate::advice::names::{grouped, list_of_names};
+use crate::advice::modules::{Module, Modules, Window};
+use crate::advice::names::{self, grouped, list_of_names};
 use crate::advice::report::{Advice, Figure, Kind, is_about_as_much};
 use crate::advice::times::Times;
 
@@ -44,6 +45,7 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, times: &Times, target: Opti
         let forwards = times.forwards(&modules, depth);
         let Some(subject) = PeakPass::at(lifetimes, &modules, forwards.as_deref(), peak) else { continue };
         let found = match target {
+            _ if subject.is_switched_by_trainer() => Some(subject.simulate(subject.all_of_them())),
             Some(target) => subject.reaching(target),
             None => subject.best_for_its_cost(),
         };
@@ -123,6 +125,59 @@ impl<'a> PeakPass<'a> {
         modules.dedup();
         let peak = self.lifetimes.peak_with(&self.modules.checkpointed(self.lifetimes, &modules)).bytes;
         Outcome { choice, modules, peak }
+    }
+
+    /// True if the Trainer of Transformers runs the pass, and can switch checkpointing of all its modules on.
+    fn is_switched_by_trainer(&self) -> bool {
+        self.framework() == Some(Framework::Transformers)
+            && self.windows.iter().all(|window| self.is_checkpointable_by_transformers(window))
+    }
+
+    /// True if most of the bytes of a window are of a layer for which Transformers can switch checkpointing on.
+    fn is_checkpointable_by_transformers(&self, window: &Window) -> bool {
+        let recording = self.lifetimes.recording;
+        let is_inside = |id: &&u32| {
+            recording.model.is_checkpointable_by_transformers(recording.allocations[**id as usize].stack)
+        };
+        let inside: u64 = window.kept.iter().filter(is_inside).map(|id| self.lifetimes.size(*id)).sum();
+        inside > window.kept_bytes / 2
+    }
+
+    fn framework(&self) -> Option<Framework> {
+        names::framework(self.lifetimes, self.windows.iter().flat_map(|window| window.kept.iter().copied()))
+    }
+
+    /// Selects all modules, as the Trainer does.
+    fn all_of_them(&self) -> Choice {
+        let chosen = (0..self.windows.len()).collect();
+        Choice { chosen, cost: self.pass.parts.iter().map(|part| part.cost).sum() }
+    }
+
+    /// Code that checkpoints modules.
+    fn how(&self, chosen: &[Module], kept_first: Option<u32>) -> String {
+        if self.is_switched_by_trainer() {
+            return "from transformers import TrainingArguments\n\
+                    TrainingArguments(gradient_checkpointing=True)  # add it to yours"
+                .to_owned();
+        }
+        let root = chosen.first().and_then(|module| self.lifetimes.recording.model.layer_class(module.root));
+        let root = root.map_or("model".to_owned(), |class| class.to_string());
+        let at = match self.framework() {
+            Some(Framework::Transformers) => "before the Trainer is made",
+            Some(Framework::Lightning) => "in __init__ of the LightningModule",
+            Some(Framework::Accelerate) => "before accelerator.prepare",
+            None => "before training",
+        };
+        // The recomputation would append to the cache again.
+        let cache = cache::switched_off(self.lifetimes, kept_first);
+        let cache = if cache.is_empty() { String::new() } else { format!("    {cache}\n") };
+        format!(
+            "from functools import partial; from torch.utils.checkpoint import checkpoint\n\
+             def checkpoint_layers(model):  # call it with the {root}, {at}\n\
+             {cache}    for name in {}:\n        module = model.get_submodule(name)\n        \
+             module.forward = partial(checkpoint, module.forward, use_reentrant=False)",
+            list_of_names(chosen),
+        )
     }
 
     /// Returns true if a module runs several times before the backward of the pass.
@@ -210,6 +265,7 @@ impl<'a> PeakPass<'a> {
         let passes_a_step =
             outcome.modules.iter().map(|module| passes(*module).div_ceil(steps)).max().unwrap_or(1).max(1);
         let which = match (target, self.has_times) {
+            _ if self.is_switched_by_trainer() => "The Trainer checkpoints all of them",
             (Some(target), _) if outcome.peak > target => "No other choice has a lower peak",
             (Some(_), true) => "Of all choices that reach the target, this one costs the least GPU time",
             (Some(_), false) => {
@@ -225,14 +281,7 @@ impl<'a> PeakPass<'a> {
             figure: Figure::Allocated,
             bytes_after: outcome.peak,
             cost: times.cost(self.has_times.then_some(outcome.choice.cost * passes_a_step)),
-            how: format!(
-                "from functools import partial; from torch.utils.checkpoint import checkpoint\n\
-                 {}for name in {}:\n    module = model.get_submodule(name)\n    \
-                 module.forward = partial(checkpoint, module.forward, use_reentrant=False)",
-                // The recomputation would append to the cache again.
-                cache::switched_off(self.lifetimes, kept_first),
-                list_of_names(&chosen),
-            ),
+            how: self.how(&chosen, kept_first),
             because: format!(
                 "In the iteration with the peak, these layers save {} for backward. Recomputing one of them needs up \
                  to {}. {which}.",

@@ -36,7 +36,8 @@ pub(crate) fn advise(recording: &Recording, candidates: &mut Candidates) {
                 bytes_after: 0,
                 cost: Cost::ZERO,
                 how: format!(
-                    "torch.cuda.set_device({0})  # before any GPU use; torch.load(..., map_location=\"cuda:{0}\")",
+                    "import torch\n\
+                     torch.cuda.set_device({0})  # before any GPU use; torch.load needs map_location=\"cuda:{0}\"",
                     recording.device
                 ),
                 because: format!(

@@ -9,6 +9,12 @@ use crate::advice::candidates::Candidates;
 use crate::advice::report::{Advice, Figure, Kind};
 use crate::advice::times::Times;
 
+/// Serves the loops of frameworks too, which call `zero_grad` at other moments.
+const HOW: &str = "\
+from torch.optim.optimizer import register_optimizer_step_post_hook
+# In a loop of your own: call zero_grad(set_to_none=True) right after step()
+register_optimizer_step_post_hook(lambda optimizer, *_: optimizer.zero_grad(set_to_none=True))";
+
 pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, times: &Times, candidates: &mut Candidates) {
     let recording = lifetimes.recording;
     let forwards: Vec<usize> = lifetimes.allocated_in(Phase::Forward).collect();
@@ -39,7 +45,7 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, times: &Times, candidates: 
         figure: Figure::Allocated,
         bytes_after: after,
         cost: times.cost(Some(0)),
-        how: "optimizer.zero_grad(set_to_none=True)  # right after optimizer.step()".to_owned(),
+        how: HOW.to_owned(),
         because: format!(
             "{} of gradients are still allocated when the forward of the next step begins.",
             size(longest_kept / steps)

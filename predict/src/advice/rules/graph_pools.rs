@@ -13,8 +13,9 @@ use crate::advice::names;
 use crate::advice::report::{Advice, Figure, Kind};
 
 const HOW: &str = "\
-pool = torch.cuda.graph_pool_handle()  # once
-with torch.cuda.graph(graph, pool=pool): ...  # for each graph
+import functools, torch
+pool = torch.cuda.graph_pool_handle()
+capture = functools.partial(torch.cuda.graph, pool=pool)  # in place of torch.cuda.graph
 # Replay one at a time, and copy its outputs before another one is replayed";
 
 type Pool = (u64, u64);

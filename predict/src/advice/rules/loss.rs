@@ -73,10 +73,12 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, times: &Times, candidates: 
         bytes_after: after,
         cost: times.cost(again),
         how: format!(
-            "head = model.get_submodule(\"{name}\")  # hidden: its input, a row for each target\n\
-             piece = lambda hidden, targets: F.cross_entropy(head(hidden), targets, reduction=\"sum\")\n\
-             pieces = zip(hidden.chunk({LOSS_PIECES}), targets.chunk({LOSS_PIECES}))\n\
-             loss = sum(checkpoint(piece, *each, use_reentrant=False) for each in pieces) / len(targets)"
+            "import torch.nn.functional as F\n\
+             from torch.utils.checkpoint import checkpoint\n\
+             def loss_in_pieces(head, hidden, targets):  # head: the module {name}; hidden: its input, a row for each target\n    \
+                 piece = lambda hidden, targets: F.cross_entropy(head(hidden), targets, reduction=\"sum\")\n    \
+                 pieces = zip(hidden.chunk({LOSS_PIECES}), targets.chunk({LOSS_PIECES}))\n    \
+                 return sum(checkpoint(piece, *each, use_reentrant=False) for each in pieces) / len(targets)"
         ),
         because: format!(
             "The logits take {}, and their cross-entropy keeps {} for backward, which allocates as much again. With \

@@ -16,6 +16,21 @@ use crate::advice::times::Times;
 const WITH_FUSED: [&str; 4] =
     ["_multi_tensor_adam", "_multi_tensor_adamw", "_multi_tensor_sgd", "_multi_tensor_adagrad"];
 
+/// Serves the optimizers of frameworks too, which the program has no name for.
+const FUSED: &str = "\
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+# Before training. For an optimizer of your own: pass fused=True where it is made
+fuse = lambda optimizer, *_: [group.update(foreach=False, fused=True) for group in optimizer.param_groups]
+register_optimizer_step_pre_hook(fuse)";
+const OFFLOADED_STATE: &str = "\
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+def move(optimizer, to):
+    for state in optimizer.state.values():
+        state.update({k: v.to(to) for k, v in state.items() if torch.is_tensor(v) and v.dim()})
+register_optimizer_step_pre_hook(lambda optimizer, *_: move(optimizer, \"cuda\"))
+register_optimizer_step_post_hook(lambda optimizer, *_: move(optimizer, \"cpu\"))";
+
 /// Advises a fused kernel in place of a step's temporaries.
 pub(crate) fn advise_fused(lifetimes: &BlockLifetimes<'_>, candidates: &mut Candidates) {
     let recording = lifetimes.recording;
@@ -42,9 +57,7 @@ pub(crate) fn advise_fused(lifetimes: &BlockLifetimes<'_>, candidates: &mut Cand
         figure: Figure::Allocated,
         bytes_after: after,
         cost: Cost::UNKNOWN,
-        how: "for group in optimizer.param_groups:  # right after the optimizer is made\n    \
-              group.update(foreach=False, fused=True)"
-            .to_owned(),
+        how: FUSED.to_owned(),
         because: format!("Its temporaries take up to {} in a step.", size(most)),
     };
     candidates.add(advice, Some(change));
@@ -91,11 +104,7 @@ pub(crate) fn advise_offload(lifetimes: &BlockLifetimes<'_>, times: &Times, cand
         figure: Figure::Allocated,
         bytes_after: after,
         cost: takes.map_or(Cost::UNKNOWN, Cost::known),
-        how: "def move(to): [state.update({k: v.to(to) for k, v in state.items() if torch.is_tensor(v) and v.dim()}) \
-              for state in optimizer.state.values()]\n\
-              optimizer.register_step_pre_hook(lambda *_: move(\"cuda\"))\n\
-              optimizer.register_step_post_hook(lambda *_: move(\"cpu\"))"
-            .to_owned(),
+        how: OFFLOADED_STATE.to_owned(),
         because: format!(
             "It holds {}, and only optimizer steps need it. Each step copies it to the host and back{bus}.",
             size(bytes)

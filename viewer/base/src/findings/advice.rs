@@ -1,8 +1,9 @@
 //! Advice after an out-of-memory error, by its cause and by the largest holders.
 
-use memlab_trace::{Category, OomView};
+use memlab_trace::{Category, Model, OomView};
 use memlab_units::format::size;
 
+use super::causes;
 use super::finding::processes;
 
 /// Maximum number of pieces of advice: nobody follows a list of ten.
@@ -20,8 +21,8 @@ pub struct GrowingLine {
 }
 
 /// Advice, most promising first. `grows` is the line that holds more after every step, if any.
-pub fn advice(oom: &OomView, grows: Option<&GrowingLine>) -> Vec<String> {
-    let mut advice = Vec::new();
+pub fn advice(model: &Model, oom: &OomView, grows: Option<&GrowingLine>) -> Vec<String> {
+    let (mut advice, failed) = causes::of_error(model, oom);
     let held =
         |category: Category| oom.categories.iter().find(|(held, _)| *held == category).map_or(0, |(_, bytes)| *bytes);
     // Bytes available to the process.
@@ -79,12 +80,15 @@ pub fn advice(oom: &OomView, grows: Option<&GrowingLine>) -> Vec<String> {
     if oom.private_free_bytes >= least {
         advice.push(format!(
             "Private pools of CUDA graphs hold {} without tensors: share one pool among graphs replayed one at a time \
-             (torch.cuda.graph(…, pool=…)), or capture fewer shapes.",
+             (torch.cuda.graph with pool=), or capture fewer shapes.",
             size(oom.private_free_bytes)
         ));
     }
     advice.extend(
-        worth.filter_map(|(category, bytes)| by_category(category).map(|text| text.replace("{}", &size(bytes)))),
+        worth.filter_map(|(category, bytes)| {
+            let own = failed.by_category(category, bytes);
+            own.or_else(|| by_category(category).map(|text| text.replace("{}", &size(bytes))))
+        }),
     );
     advice.truncate(MAX_PIECES);
     advice
@@ -101,7 +105,7 @@ fn by_category(category: Category) -> Option<&'static str> {
             "Optimizer state holds {}: try an 8-bit or factored optimizer, or shard it among ranks (ZeRO, FSDP)."
         }
         Category::Gradient => {
-            "Gradients hold {}: call zero_grad(set_to_none=True) before forward, or shard them among ranks (ZeRO, FSDP)."
+            "Gradients hold {}: let zero_grad free them before the forward (set_to_none=True), or shard them among ranks (ZeRO, FSDP)."
         }
         Category::Parameter => {
             "Parameters hold {}: load them in bfloat16, or shard or offload them (FSDP, device_map)."
@@ -111,7 +115,7 @@ fn by_category(category: Category) -> Option<&'static str> {
              keys and values in 8 bits (kv_cache_dtype=\"fp8\"), or a smaller share of the card (gpu_memory_utilization, \
              mem_fraction_static)."
         }
-        Category::Input => "Inputs hold {}: move one batch at a time to the device, and del it when done.",
+        Category::Input => "Inputs hold {}: move one batch at a time to the device, and delete it when done.",
         Category::Temporary => "Temporaries hold {}: work in place or in smaller pieces on the lines above.",
         Category::Gathered => {
             "Gathered parameters hold {}: shard smaller parts (fully_shard on each block), and set \
@@ -119,7 +123,7 @@ fn by_category(category: Category) -> Option<&'static str> {
         }
         Category::ReduceScatter => {
             "Gradients awaiting reduce-scatter hold {}: shard smaller parts (fully_shard on each block), or set \
-             MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)."
+             the reduce_dtype of MixedPrecisionPolicy to torch.bfloat16."
         }
         Category::DdpBucket => "DDP's buckets hold {}: gradient_as_bucket_view=True makes the gradients views of them.",
         Category::Communication => {
@@ -132,7 +136,7 @@ fn by_category(category: Category) -> Option<&'static str> {
         Category::OtherArrays => {
             "Arrays outside PyTorch hold {}: JAX reserves three quarters of the card unless \
              XLA_PYTHON_CLIENT_PREALLOCATE=false is set, and CuPy keeps freed memory until \
-             cupy.get_default_memory_pool().free_all_blocks()."
+             its pool releases it (free_all_blocks)."
         }
         Category::Benchmark => {
             "torch.compile's benchmarks of kernels hold {}: compile with a small batch first, or without max-autotune."
@@ -163,7 +167,7 @@ mod tests {
         };
         let first = |bytes| {
             let grows = GrowingLine { line: "train.py:9 main".to_owned(), bytes, bytes_per_step: mib(10) };
-            advice(&oom, Some(&grows)).into_iter().next().unwrap_or_default()
+            advice(&Model::default(), &oom, Some(&grows)).into_iter().next().unwrap_or_default()
         };
         // THEN a line that grew by more comes first, and one that grew by less does not
         assert!(first(mib(600)).starts_with("train.py:9 main holds 10.0 MiB more"));

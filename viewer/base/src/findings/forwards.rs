@@ -39,7 +39,7 @@ pub(super) fn earlier_forwards(
         if !are_tensors {
             return None;
         }
-        format!("Delete what the next forward replaces before it begins: del {}", holder.names_to_delete())
+        format!("Delete what the next forward replaces before it begins: {}", holder.deletion())
     } else if holds_losses(holder) {
         "Call backward for each loss where it is computed, instead of for their sum: then the graph of one forward is alive \
          at a time."

@@ -81,13 +81,13 @@ pub(super) fn graph_pools(model: &Model, device: &DeviceView, several: bool) -> 
     let mut next = Vec::new();
     if groups.iter().any(|group| group.pools > 1) {
         next.push(
-            "Share one pool among graphs replayed one at a time: pool = torch.cuda.graph_pool_handle(), then \
-             torch.cuda.graph(graph, pool=pool); memlab advise tries it."
+            "Share one pool among graphs replayed one at a time: `pool = torch.cuda.graph_pool_handle()` makes it, and \
+             torch.cuda.graph takes it as pool=pool; memlab advise tries it."
                 .to_owned(),
         );
     }
     if released > 0 {
-        next.push(format!("The graphs of {} are gone: torch.cuda.empty_cache() frees it.", size(released)));
+        next.push(format!("The graphs of {} are gone: `torch.cuda.empty_cache()` frees it.", size(released)));
     }
     let next = next.join(" ");
     Some(Finding {

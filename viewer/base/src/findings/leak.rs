@@ -7,6 +7,7 @@ use memlab_trace::{AccumulationSpan, AccumulationView, Category, DeviceView, Lin
 use memlab_units::format::{self, size};
 
 use super::advice::GrowingLine;
+use super::causes;
 use super::finding::{Finding, Kind, is_significant, on};
 use super::holder::holders;
 use super::words::Words;
@@ -240,8 +241,10 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &Accumulatio
             .join(&holder.what)
             .and(format!("; releasing it frees {}{when}.", size(holder.releases)));
     }
-    let next = match found.first() {
-        Some(holder) if !is_unused || !holder.has_graph => holder.cure.clone(),
+    let by_stack: Vec<(u32, u64)> = group.stacks.iter().map(|stack| (stack.stack, stack.bytes)).collect();
+    let next = match (causes::cure_of_stacks(model, &by_stack), found.first()) {
+        (Some(cure), _) => cure.to_owned(),
+        (None, Some(holder)) if !is_unused || !holder.has_graph => holder.cure.clone(),
         _ => next(typical, went_backward).to_owned(),
     };
     Finding { kind: Kind::Leak, device: device.index, bytes: group.bytes, what, next, holders: found }
@@ -284,19 +287,19 @@ fn is_graph(stack: &StackAccumulation) -> bool {
 fn next(typical: &StackAccumulation, went_backward: bool) -> &'static str {
     match typical.category {
         Category::Activation if is_graph(typical) && !went_backward => {
-            "Run it under torch.no_grad(), or keep only numbers (.item()) and .detach()ed results: the graph retains all \
+            "Run it under `torch.no_grad()`, or keep only numbers (.item()) and .detach()ed results: the graph retains all \
              tensors for backward."
         }
         Category::Activation if typical.makes_graph => {
             "An object still refers to these tensors after the step. Find the list, dict or attribute that collects \
-             them; store `.item()` or `.detach().cpu()` there."
+             them; store numbers (.item()) or CPU copies (.detach().cpu()) there."
         }
         Category::Activation => {
             "Results stay on the device: keep numbers (.item()) or CPU copies (.cpu()), and drop the tensors."
         }
         Category::Gradient => {
-            "Gradients accumulate: call zero_grad(set_to_none=True) after each step, and avoid unneeded create_graph=True \
-             or retain_graph=True."
+            "Gradients accumulate: let zero_grad free them after each step (set_to_none=True), and avoid unneeded \
+             create_graph=True or retain_graph=True."
         }
         Category::OptimizerState => "Optimizer state accumulates: create the optimizer once, with all its parameters.",
         Category::Parameter | Category::Buffer => {

@@ -40,7 +40,7 @@ pub fn out_of_memory(model: &Model, device: &DeviceView, several: bool) -> Optio
         (None, 0) => what.and("."),
     };
     let grows = leak::growing_line(model, device);
-    let advice = advice::advice(oom, grows.as_ref());
+    let advice = advice::advice(model, oom, grows.as_ref());
     let next = advice
         .into_iter()
         .next()
@@ -132,8 +132,8 @@ pub(super) fn fragmentation(model: &Model, device: &DeviceView, several: bool) -
         if device.private_reserved_bytes_at_peak > 0 { " outside CUDA graphs' pools" } else { "" }
     ));
     let next = if model.has_expandable_segments(device.index) {
-        "Use fewer different sizes (padded batches, fixed shapes), or call torch.cuda.empty_cache() between phases of the \
-         program."
+        "Use fewer different sizes (padded batches, fixed shapes), or empty the cache between phases of the program: \
+         `torch.cuda.empty_cache()`"
     } else {
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True makes it usable for other sizes; fewer different shapes also help."
     };

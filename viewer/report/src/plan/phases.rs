@@ -46,7 +46,7 @@ pub fn advice(rows: &[PhaseRow]) -> Option<String> {
     let most = others.iter().max_by_key(|row| row.peak_allocated_bytes)?;
     let more = most.peak_allocated_bytes.checked_sub(training.peak_allocated_bytes).filter(|more| *more > 0)?;
     let way = match most.name {
-        "evaluation" => "use torch.no_grad() or a smaller batch there, or move outputs to the host",
+        "evaluation" => "use `torch.no_grad()` or a smaller batch there, or move outputs to the host",
         _ => "copy the state on the host",
     };
     Some(format!(

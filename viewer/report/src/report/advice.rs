@@ -3,6 +3,7 @@
 use memlab_predict::advice::{Advice, AdviceReport, Batch, Combination, Cost, Kind, RejectedAdvice};
 
 use memlab_base::text::{clean, wrapped};
+use memlab_trace::Framework;
 use memlab_units::format::{self, size};
 
 /// Explanation of the savings and of their order.
@@ -27,7 +28,11 @@ pub fn advised(advices: &AdviceReport, columns: usize) -> Vec<String> {
 pub fn title(advices: &AdviceReport) -> String {
     let AdviceReport { device, peak_bytes, target_bytes, .. } = advices;
     let aim = target_bytes.map(|target| format!(", target {}", size(target))).unwrap_or_default();
-    let change = if advices.advice.is_empty() { ": nothing to change" } else { "" };
+    let change = match (&advices.after_out_of_memory, advices.advice.is_empty()) {
+        (Some(_), _) => " before an out-of-memory error",
+        (None, true) => ": nothing to change",
+        (None, false) => "",
+    };
     format!("Advice for the peak of cuda:{device}, {} allocated{aim}{change}", size(*peak_bytes))
 }
 
@@ -65,6 +70,7 @@ fn costs(Cost { cost_ns, gpu_ns }: Cost, kinds: &[Kind]) -> String {
 /// Combined effect of the advice, combinations that reach the target, and the batch that fits.
 pub(super) fn conclusions(advices: &AdviceReport) -> Vec<String> {
     let mut lines = Vec::new();
+    lines.extend(advices.after_out_of_memory.as_ref().map(|next| format!("After the out-of-memory error: {next}")));
     if let Some(waits) = &advices.waits_for_host {
         lines.push(format!(
             "The GPU waits for the host: a step takes {}, and its GPU work {}. The cost of a change is therefore its GPU \
@@ -96,20 +102,8 @@ pub(super) fn conclusions(advices: &AdviceReport) -> Vec<String> {
         (Some(target), None) => lines.push(format!("No combination of these changes fits in {}", size(target))),
         (None, _) => {}
     }
-    if let Some(batch) = &advices.batch {
-        let (times, bound) = match batch.percent {
-            percent if percent == Batch::MAX_PERCENT => (format!("{}", percent / 100), " (the largest batch tried)"),
-            percent => (format!("{}.{:02}", percent / 100, percent % 100), ""),
-        };
-        let (limit, after) = (size(batch.limit_bytes), size(batch.bytes_after));
-        lines.push(match advices.target_bytes {
-            Some(_) => format!("A batch {times} times as large should reach the target{bound}: {after} allocated"),
-            None => format!(
-                "A batch {times} times as large should fit{bound}: {after} allocated, of {limit} that PyTorch can \
-                 allocate on this device"
-            ),
-        });
-    }
+    lines.extend(advices.batch.as_ref().map(|batch| fitting(advices, batch)));
+    lines.extend(advices.no_batch.map(|because| format!("No batch that fits is estimated: {because}")));
     let is_unknown = |advice: &Advice| advice.cost == Cost::UNKNOWN;
     if !advices.has_gpu_times && advices.advice.iter().any(is_unknown) {
         lines.push(
@@ -118,6 +112,33 @@ pub(super) fn conclusions(advices: &AdviceReport) -> Vec<String> {
         );
     }
     lines
+}
+
+/// The batch that fits, by the name that the framework gives its size.
+fn fitting(advices: &AdviceReport, batch: &Batch) -> String {
+    let (times, bound) = match batch.percent {
+        percent if percent == Batch::MAX_PERCENT => (format!("{}", percent / 100), " (the largest batch tried)"),
+        percent => (format!("{}.{:02}", percent / 100, percent % 100), ""),
+    };
+    let (what, accumulation) = match advices.framework {
+        Some(Framework::Transformers) => ("per_device_train_batch_size", "gradient_accumulation_steps"),
+        Some(Framework::Lightning) => ("A batch of the DataLoader", "accumulate_grad_batches"),
+        Some(Framework::Accelerate) => ("A batch of the DataLoader", "gradient_accumulation_steps"),
+        None => ("A batch", ""),
+    };
+    let more = if batch.percent < 100 && !accumulation.is_empty() {
+        format!(". As many times the {accumulation} keep the batch of a step")
+    } else {
+        String::new()
+    };
+    let (limit, after) = (size(batch.limit_bytes), size(batch.bytes_after));
+    match advices.target_bytes {
+        Some(_) => format!("{what} {times} times as large should reach the target{bound}: {after} allocated{more}"),
+        None => format!(
+            "{what} {times} times as large should fit{bound}: {after} allocated, of {limit} that PyTorch can allocate on \
+             this device{more}"
+        ),
+    }
 }
 
 /// `Changes 1, 3 and 4`: positions in the list of the advice in a combination.

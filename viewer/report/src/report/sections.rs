@@ -430,7 +430,7 @@ fn one_oom(names: &ReportNames<'_>, oom: &OomView, grows: Option<&GrowingLine>, 
         held("layer", name, *bytes);
     }
     lines.extend(section("  Largest holders", &table, None, columns));
-    let advice = advice(oom, grows);
+    let advice = advice(names.model, oom, grows);
     if !advice.is_empty() {
         lines.push("  What to do next".to_owned());
     }

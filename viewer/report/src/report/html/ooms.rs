@@ -71,7 +71,7 @@ fn article(names: &ReportNames<'_>, oom: &OomView) -> Markup {
 
 fn what_next(names: &ReportNames<'_>, oom: &OomView) -> Markup {
     let grows = names.model.device(oom.device).and_then(|device| grows(names.model, &device));
-    let advice = advice(oom, grows.as_ref());
+    let advice = advice(names.model, oom, grows.as_ref());
     html! {
         @if !advice.is_empty() {
             h4 { "What to do next" }

@@ -1,0 +1,87 @@
+"""Advice in the terms of the framework whose loop trains: Hugging Face's Trainer, Lightning and Accelerate."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import PYTHON
+from test_advice import advise, of_kind
+
+PROGRAM = Path(__file__).parent / "programs" / "framed.py"
+TERMS = re.compile(r"TrainingArguments|per_device|Trainer|Lightning|accelerat|Accelerat|gradient_accumulation")
+
+for package in ("transformers", "lightning", "accelerate"):
+    pytest.importorskip(package)
+
+
+def peak(memlab, kind, settings):
+    done = memlab.run(PYTHON, PROGRAM, kind, repr(settings), preload=False)
+    assert done.code == 0, done.errors
+    return int(done.output.splitlines()[-1])
+
+
+def text_of(memlab, command, trace):
+    done = subprocess.run([memlab.command, command, str(trace)], capture_output=True, text=True, env=memlab.environment())
+    assert done.returncode == 0, done.stderr
+    return " ".join(done.stdout.split())
+
+
+def test_the_trainer_checkpoints_with_its_argument(memlab):
+    # GIVEN a Trainer without checkpointing
+    done = memlab.python(PROGRAM, "trainer", fresh=True)
+    assert done.code == 0, done.errors
+    # WHEN memlab advises on it; THEN the code sets the Trainer's argument, AND the batch has its name
+    answer = advise(memlab, done.trace)
+    advice = of_kind(answer, "checkpoint")
+    assert "TrainingArguments(gradient_checkpointing=True)" in advice["how"]
+    assert "per_device_train_batch_size 16 times" in text_of(memlab, "advise", done.trace)
+    # AND with the argument, the peak is the predicted one
+    after = peak(memlab, "trainer", {"gradient_checkpointing": True})
+    assert after == pytest.approx(advice["bytes_after"], rel=0.03)
+    assert after < answer["peak_bytes"] * 0.9
+
+
+def test_results_of_an_evaluation_move_to_the_host(memlab):
+    # GIVEN an evaluation that collects its logits on the GPU
+    done = memlab.python(PROGRAM, "evaluation", "{'rows': 2}", fresh=True)
+    assert done.code == 0, done.errors
+    # THEN the argument is advised with a prediction that holds, AND no batch is, since the logits grow with the evaluation
+    answer = advise(memlab, done.trace)
+    assert answer["batch"] is None and "evaluation" in answer["no_batch"]
+    advice = of_kind(answer, "evaluation_results")
+    steps = int(re.search(r"eval_accumulation_steps=(\d+)", advice["how"]).group(1))
+    after = peak(memlab, "evaluation", {"rows": 2, "eval_accumulation_steps": steps})
+    assert after == pytest.approx(advice["bytes_after"], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "cure"),
+    [
+        ("trainer", "TrainingArguments(bf16=True)", {"rows": 8, "gradient_accumulation_steps": 8}),
+        ("lightning", "Trainer(accumulate_grad_batches=2)", {"rows": 8, "accumulate_grad_batches": 8}),
+        ("accelerate", "Accelerator(gradient_accumulation_steps=2)", {"rows": 8, "gradient_accumulation_steps": 8}),
+    ],
+)
+def test_an_error_of_the_framework_has_its_terms(memlab, kind, said, cure):
+    # GIVEN a batch that exceeds the card
+    done = memlab.python(PROGRAM, kind, "{'rows': 4_000_000}" if kind != "trainer" else "{'rows': 20_000}", fresh=True)
+    assert done.code != 0 and "OutOfMemoryError" in done.errors, done.errors
+    # THEN the advice is in the framework's terms, AND no batch is said to fit
+    text = text_of(memlab, "report", done.trace)
+    assert said in text, text
+    advised = text_of(memlab, "advise", done.trace)
+    assert "should fit" not in advised and "nothing to change" not in advised
+    assert "After the out-of-memory error" in advised
+    # AND a smaller batch with accumulation fits
+    assert peak(memlab, kind, cure) < 8 << 30
+
+
+def test_an_import_is_no_framework(memlab):
+    # GIVEN a loop of its own in a program that imports all frameworks; THEN the advice has none of their terms
+    done = memlab.python(PROGRAM, "imports", fresh=True)
+    assert done.code == 0, done.errors
+    answer = advise(memlab, done.trace)
+    assert answer["advice"] and not TERMS.search(json.dumps(answer["advice"]))
+    assert not TERMS.search(text_of(memlab, "advise", done.trace).replace(PROGRAM.name, ""))
