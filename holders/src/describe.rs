@@ -209,7 +209,10 @@ fn cure(holder: &Holder, paths: &[String]) -> String {
     if paths.len() > 1 {
         let names = names_to_delete(&holder.paths);
         return if has_graph {
-            format!("Detach what you carry over (.detach()), or delete the names before the next forward: {}", deleted(&names))
+            format!(
+                "Detach what you carry over (.detach()), or delete the names before the next forward: {}",
+                deleted(&names)
+            )
         } else {
             format!("Delete the names when they are no longer needed: {}", deleted(&names))
         };
@@ -221,9 +224,8 @@ fn cure(holder: &Holder, paths: &[String]) -> String {
                 cycle.label
             ),
             Some(_) => "Save tensors with ctx.save_for_backward, not as attributes of ctx.".to_owned(),
-            None => {
-                "Break the reference cycle, or collect the objects when they are no longer needed: `gc.collect()`".to_owned()
-            }
+            None => "Break the reference cycle, or collect the objects when they are no longer needed: `gc.collect()`"
+                .to_owned(),
         },
         NodeKind::Exception | NodeKind::Traceback => {
             "Do not keep the exception: its traceback holds the frames of the failed call. Keep its text.".to_owned()

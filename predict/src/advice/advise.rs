@@ -8,7 +8,8 @@ use crate::advice::candidates::Candidates;
 use crate::advice::report::AdviceReport;
 use crate::advice::rules::leak::{self, Leak};
 use crate::advice::rules::{
-    activations, attention, checkpoint, contexts, evaluation, gradients, graph_pools, loss, optimizer, settings, workspaces,
+    activations, attention, checkpoint, contexts, evaluation, gradients, graph_pools, loss, optimizer, settings,
+    workspaces,
 };
 use crate::advice::times::Times;
 use crate::advice::{batch, combinations};

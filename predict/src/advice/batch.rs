@@ -1,7 +1,7 @@
 //! Estimates the largest batch that fits.
 
-use memlab_trace::{Category, Framework};
 use memlab_trace::record::{Flags, Phase};
+use memlab_trace::{Category, Framework};
 use rustc_hash::FxHashSet;
 
 use crate::advice::block_lifetimes::{BlockLifetimes, Change};
@@ -34,8 +34,7 @@ pub(crate) fn unknown(lifetimes: &BlockLifetimes<'_>, leaks: &[Leak]) -> Option<
     let recording = lifetimes.recording;
     let peak = lifetimes.peak();
     let collected = (0..lifetimes.spans.len() as u32).filter(|id| {
-        lifetimes.is_live(*id, peak.event)
-            && recording.model.collects_logits(recording.allocations[*id as usize].stack)
+        lifetimes.is_live(*id, peak.event) && recording.model.collects_logits(recording.allocations[*id as usize].stack)
     });
     if recording.ran_out_of_memory {
         Some("the run ran out of memory, and the peak of a whole step is not in the recording")

@@ -1,7 +1,7 @@
 //! Offloads activations that autograd keeps for backward to the host (`memlab.offload_activations`).
 
-use memlab_trace::{Category, Framework};
 use memlab_trace::record::Phase;
+use memlab_trace::{Category, Framework};
 use memlab_units::format::size;
 
 use crate::advice::block_lifetimes::{BlockLifetimes, Change, Span};

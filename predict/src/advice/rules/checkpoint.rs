@@ -136,9 +136,8 @@ impl<'a> PeakPass<'a> {
     /// True if most of the bytes of a window are of a layer for which Transformers can switch checkpointing on.
     fn is_checkpointable_by_transformers(&self, window: &Window) -> bool {
         let recording = self.lifetimes.recording;
-        let is_inside = |id: &&u32| {
-            recording.model.is_checkpointable_by_transformers(recording.allocations[**id as usize].stack)
-        };
+        let is_inside =
+            |id: &&u32| recording.model.is_checkpointable_by_transformers(recording.allocations[**id as usize].stack);
         let inside: u64 = window.kept.iter().filter(is_inside).map(|id| self.lifetimes.size(*id)).sum();
         inside > window.kept_bytes / 2
     }

@@ -27,7 +27,8 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, candidates: &mut Candidates
     }
     let most = lifetimes.peak_live_bytes(|id| joined.contains_key(&recording.allocations[id as usize].stack));
     let Some(resized) = joined.values().map(|ids| of_few_batches(lifetimes, ids)).collect::<Option<Vec<_>>>() else {
-        let because = format!("they hold {} at most, of several tensors a batch, whose sizes are not told apart", size(most));
+        let because =
+            format!("they hold {} at most, of several tensors a batch, whose sizes are not told apart", size(most));
         candidates.reject(Kind::EvaluationResults, PLACE, because);
         return;
     };

@@ -84,12 +84,10 @@ pub fn advice(model: &Model, oom: &OomView, grows: Option<&GrowingLine>) -> Vec<
             size(oom.private_free_bytes)
         ));
     }
-    advice.extend(
-        worth.filter_map(|(category, bytes)| {
-            let own = failed.by_category(category, bytes);
-            own.or_else(|| by_category(category).map(|text| text.replace("{}", &size(bytes))))
-        }),
-    );
+    advice.extend(worth.filter_map(|(category, bytes)| {
+        let own = failed.by_category(category, bytes);
+        own.or_else(|| by_category(category).map(|text| text.replace("{}", &size(bytes))))
+    }));
     advice.truncate(MAX_PIECES);
     advice
 }
