@@ -68,7 +68,7 @@ def test_an_error_of_the_framework_has_its_terms(memlab, kind, said, cure):
     # GIVEN a batch that exceeds the card
     done = memlab.python(PROGRAM, kind, "{'rows': 4_000_000}" if kind != "trainer" else "{'rows': 20_000}", fresh=True)
     assert done.code != 0 and "OutOfMemoryError" in done.errors, done.errors
-    # THEN the advice is in the framework's terms, AND no batch is said to fit
+    # THEN the advice is in the framework's terms, AND memlab names no batch
     text = text_of(memlab, "report", done.trace)
     assert said in text, text
     advised = text_of(memlab, "advise", done.trace)
@@ -79,7 +79,7 @@ def test_an_error_of_the_framework_has_its_terms(memlab, kind, said, cure):
 
 
 def test_an_import_is_no_framework(memlab):
-    # GIVEN a loop of its own in a program that imports all frameworks; THEN the advice has none of their terms
+    # GIVEN a hand-written loop in a program that imports all frameworks; THEN the advice has none of their terms
     done = memlab.python(PROGRAM, "imports", fresh=True)
     assert done.code == 0, done.errors
     answer = advise(memlab, done.trace)

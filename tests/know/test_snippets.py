@@ -36,6 +36,8 @@ def objects():
     yield functools.cache(abs)
 
 def error_of(code):
+    if "accelerate" in sys.modules:
+        sys.modules["accelerate"].state.AcceleratorState._reset_state(reset_partial_state=True)
     for kept in objects():
         try:
             exec(code, Known(torch=torch, gc=gc, kept=kept, __builtins__=__builtins__))
@@ -59,7 +61,7 @@ def literals(source):
 
 def code_in(literal):
     """The code of a literal, and the text around it. Code is in backticks, or a whole literal that begins with a name."""
-    marked = re.findall(r"`([^`]*)`", literal)
+    marked = [code for code in re.findall(r"`([^`]*)`", literal) if not code.startswith("memlab ")]  # A command.
     if re.match(r"\{name\}\S* ?=? ?\S*$", literal) and CODE.search(literal):
         return [literal], ""
     return marked, re.sub(r"`[^`]*`", "", literal)

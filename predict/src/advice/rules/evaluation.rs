@@ -57,11 +57,11 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, candidates: &mut Candidates
 
 /// Returns the sizes of the joined results if they move to the host in between; `None`: they are of several tensors.
 ///
-/// The first result of an evaluation joins two batches. Each later one is larger.
+/// The first result of an evaluation joins two batches. The later ones are no smaller.
 fn of_few_batches(lifetimes: &BlockLifetimes<'_>, ids: &[u32]) -> Option<Vec<(u32, u64)>> {
     let sizes: Vec<u64> = ids.iter().map(|id| lifetimes.size(*id)).collect();
     let first = *sizes.first()?;
-    let is_one_tensor = sizes.windows(2).all(|pair| pair[1] > pair[0] || pair[1] == first);
+    let is_one_tensor = sizes.windows(2).all(|pair| pair[1] >= pair[0] || pair[1] == first);
     let limit = first / 2 * STEPS;
     is_one_tensor.then(|| ids.iter().zip(sizes).map(|(id, size)| (*id, size.min(limit))).collect())
 }

@@ -20,7 +20,9 @@ const WITH_FUSED: [&str; 4] =
 const FUSED: &str = "\
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 # Before training. For an optimizer of your own: pass fused=True where it is made
-fuse = lambda optimizer, *_: [group.update(foreach=False, fused=True) for group in optimizer.param_groups]
+def fuse(optimizer, *_):
+    for group in optimizer.param_groups:
+        group.update(foreach=False, fused=True)
 register_optimizer_step_pre_hook(fuse)";
 const OFFLOADED_STATE: &str = "\
 import torch
