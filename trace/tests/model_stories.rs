@@ -2,7 +2,7 @@
 
 use crate::common;
 use crate::common::{NAMES, TRAINING, category, layer, line, model_of, replay};
-use memlab_trace::{Category, HOST, Model, Scope, StepView};
+use memlab_trace::{Category, Framework, HOST, Model, Scope, StepView};
 
 #[test]
 fn a_folder_beside_torch_is_not_torch() {
@@ -720,4 +720,33 @@ fn mesh_position_and_sharding_survive_a_compaction() {
             ("fc.weight", 1000, Some("Shard(0)/4 on dp"))
         );
     }
+}
+
+#[test]
+fn a_framework_is_known_by_its_loop() {
+    // GIVEN a loop of the Trainer with an optimizer of Accelerate, a hand-written loop, and an import of the Trainer
+    let frame = |id: u32, file: &str, function: &str| {
+        format!(r#"{{"frame":{id},"file":"/venv/site-packages/{file}","line":1,"function":"{function}"}}"#)
+    };
+    let stack = |id: u32, parent: u32| format!(r#"{{"stack":{id},"parent":{parent},"frame":{id}}}"#);
+    let mut records = vec![
+        frame(901, "transformers/trainer.py", "Trainer.training_step"),
+        frame(902, "accelerate/optimizer.py", "AcceleratedOptimizer.step"),
+        frame(903, "transformers/trainer.py", "<module>"),
+        frame(904, "x/transformers/trainer.pyc", "Trainer.train"),
+    ];
+    records.extend([stack(901, 0), stack(902, 901), stack(903, 0), stack(904, 0)]);
+    let model = model_of(&records.iter().map(String::as_str).collect::<Vec<_>>());
+    let of = |stacks: &[(u32, u64)]| model.framework(0, stacks.iter().copied());
+    // THEN the Trainer is the framework of its loop, AND none is that of an import or of another file
+    assert_eq!(of(&[(902, 100)]), Some(Framework::Transformers));
+    assert_eq!([of(&[(903, 100)]), of(&[(904, 100)]), of(&[])], [None; 3]);
+    // AND the framework is that of most bytes
+    assert_eq!([of(&[(901, 60), (904, 40)]), of(&[(901, 40), (904, 60)])], [Some(Framework::Transformers), None]);
+    // AND the program's loop is Accelerate's if its optimizer allocated
+    let mut records = records;
+    records.extend([frame(905, "accelerate/optimizer.py", "AcceleratedOptimizer.step"), stack(905, 0)]);
+    records.push(r#"["a",1,1,0,4096,512,905,0,0]"#.to_owned());
+    let model = model_of(&records.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(model.framework(0, [(904, 100)].into_iter()), Some(Framework::Accelerate));
 }

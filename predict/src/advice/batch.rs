@@ -36,7 +36,7 @@ pub(crate) fn unknown(lifetimes: &BlockLifetimes<'_>, leaks: &[Leak]) -> Option<
     let collected = (0..lifetimes.spans.len() as u32).filter(|id| {
         lifetimes.is_live(*id, peak.event) && recording.model.collects_logits(recording.allocations[*id as usize].stack)
     });
-    if recording.ran_out_of_memory {
+    if recording.model.ooms().iter().any(|oom| oom.device == recording.device) {
         Some("the run ran out of memory, and the peak of a whole step is not in the recording")
     } else if collected.map(|id| lifetimes.size(id)).sum::<u64>() > peak.bytes / UNKNOWN_SHARE_DIVISOR {
         Some("the results that the evaluation collects grow with its length")

@@ -37,7 +37,10 @@ def with_trainer(folder, evaluates):
         save_strategy="no", dataloader_num_workers=0, **SETTINGS,
     )  # fmt: skip
     rows = samples(STEPS * ROWS)
-    trainer = transformers.Trainer(llama(), arguments, train_dataset=rows, eval_dataset=rows)
+    metrics = (lambda results: {"rows": len(results.predictions)}) if evaluates else None
+    trainer = transformers.Trainer(
+        llama(), arguments, train_dataset=rows, eval_dataset=rows * 8, compute_metrics=metrics
+    )
     trainer.evaluate() if evaluates else trainer.train()
 
 
