@@ -460,9 +460,10 @@ impl<'a> Search<'a> {
             return vertices.into_iter().map(|vertex| self.wanted[vertex]).sum();
         }
         let released = self.released_without(&ends);
-        let holds = |node: usize| released.contains(&(node as u32));
+        let is_reached = |node: usize| self.tree.parents[node] != UNREACHED;
         let of = |held: bool| {
-            let nodes = (0..self.graph.nodes.len()).filter(move |node| holds(*node) == held);
+            let nodes = (0..self.graph.nodes.len())
+                .filter(|node| is_reached(*node) && released.contains(&(*node as u32)) == held);
             nodes.flat_map(|node| &self.blocks_of[node]).copied().collect::<HashSet<usize>>()
         };
         let (freed, kept) = (of(true), of(false));

@@ -47,9 +47,12 @@ fn the_last_search_of_a_recorded_run_is_shown() {
 
 #[test]
 fn a_closed_layer_includes_the_layers_inside_it() {
-    // GIVEN the block of the leaking layer, closed; THEN the memory inside it is in question too
-    let shown = screen(&mut recorded("3/h.0\n"));
-    assert!(shown.contains("list history"), "{shown}");
+    // GIVEN the outermost module, closed; THEN the memory of the leaking layer inside it is in question too
+    let shown = screen(&mut recorded("3h"));
+    assert!(shown.contains("of layer GPT allocated") && shown.contains("list history"), "{shown}");
+    // AND if it is open, only its own memory is
+    let shown = screen(&mut recorded("3"));
+    assert!(shown.contains("of layer GPT allocated") && !shown.contains("list history"), "{shown}");
 }
 
 /// Answers of `memlab` to a process that writes `story`: the process, and the sockets of its user.

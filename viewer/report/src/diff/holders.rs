@@ -25,7 +25,7 @@ pub struct HolderChanges {
     pub rows: Vec<HolderChange>,
 }
 
-/// Bytes of a holder at the two searches; `None`: there was no search, or it found more names than it lists.
+/// Bytes of a holder at the two searches; `None`: there was no search.
 #[derive(Clone, Debug)]
 pub struct HolderChange {
     /// The holder, as the later of the searches that name it found it.
@@ -37,7 +37,7 @@ pub struct HolderChange {
 }
 
 impl HolderChange {
-    /// Growth in bytes, if both are known.
+    /// Growth in bytes; `None`: one moment has no search.
     pub fn by(&self) -> Option<i64> {
         Some(memlab_units::format::signed_difference(self.after?, self.before?))
     }
@@ -69,19 +69,16 @@ pub(super) fn compare(before: &Side, after: &Side, lines: &[LineChange], scope: 
     let mut rows: Vec<HolderChange> = Vec::new();
     let mut known: Vec<&Holder> = Vec::new();
     // The later holders come first: an earlier one below them, such as the only item of a list, is part of them.
-    for (is_later, found, side) in [(true, &later, after), (false, &earlier, before)] {
+    for (found, side) in [(&later, after), (&earlier, before)] {
         let Some(found) = found else { continue };
         for (holder, view) in found.held.explanation.holders.iter().zip(holders(&found.held, &side.directory)) {
-            if known.iter().any(|known| is_part(holder, known)) {
+            // The bytes of more names than are listed cannot be looked up.
+            if holder.more > 0 || known.iter().any(|known| is_part(holder, known)) {
                 continue;
             }
             known.push(holder);
-            let bytes = |at: &Option<Near<'_>>, is_its: bool| match holder.more {
-                0 => at.as_ref()?.bytes_of(holder),
-                _ => is_its.then_some(holder.bytes),
-            };
-            let (before, after) = (bytes(&earlier, !is_later), bytes(&later, is_later));
-            rows.push(HolderChange { holder: view, before, after });
+            let bytes = |at: &Option<Near<'_>>| at.as_ref().and_then(|at| at.bytes_of(holder));
+            rows.push(HolderChange { holder: view, before: bytes(&earlier), after: bytes(&later) });
         }
     }
     rows.sort_by_key(|row| Reverse((row.by(), row.after, row.before)));

@@ -63,7 +63,10 @@ impl ScreenState for LayersScreen {
 
     fn footer_keys(&self, context: &Context) -> FooterKeys {
         let inclusive = if context.inclusive { "own" } else { "inclusive" };
-        let mut first = footer_keys(&[("⏎", "open"), ("H", "holders"), ("z", "all"), ("i", inclusive)]);
+        let mut first = footer_keys(&[("⏎", "open"), ("z", "all"), ("i", inclusive)]);
+        if !self.shows_ranges {
+            first.insert(1, ("H", "holders".to_owned()));
+        }
         // Offers the ranges only if the program names some.
         if self.shows_ranges || context.device().is_some_and(|device| !device.ranges.is_empty()) {
             first.push(("a", if self.shows_ranges { "layers" } else { "ranges" }.to_owned()));
@@ -86,7 +89,12 @@ impl ScreenState for LayersScreen {
     fn held_row(&self, context: &Context) -> Option<(HeldMemory, String)> {
         let items = self.items(context);
         let item = items.get(self.table.selected).filter(|_| !self.shows_ranges)?;
-        Some((item.held_memory(), item.name().to_owned()))
+        let name = match item.root_name().filter(|_| item.is_root()) {
+            Some(root) => format!("layer {root}"),
+            None if item.key.1.is_none() => item.name().to_owned(),
+            None => format!("layer {}", item.name()),
+        };
+        Some((item.held_memory(), name))
     }
 
     fn rows(&self, context: &Context) -> Option<Rows> {
