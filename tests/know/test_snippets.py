@@ -34,6 +34,7 @@ def objects():
     yield [torch.ones(2, device="cuda")]
     yield torch.ones(2, device="cuda", requires_grad=True) * 2
     yield functools.cache(abs)
+    yield (number for number in range(2))
 
 def error_of(code):
     if "accelerate" in sys.modules:
