@@ -38,9 +38,7 @@ def with_trainer(folder, evaluates):
     )  # fmt: skip
     rows = samples(STEPS * ROWS)
     metrics = (lambda results: {"rows": len(results.predictions)}) if evaluates else None
-    trainer = transformers.Trainer(
-        llama(), arguments, train_dataset=rows, eval_dataset=rows * 8, compute_metrics=metrics
-    )
+    trainer = transformers.Trainer(llama(), arguments, train_dataset=rows, eval_dataset=rows * 8, compute_metrics=metrics)
     trainer.evaluate() if evaluates else trainer.train()
 
 
@@ -49,8 +47,8 @@ class Module(lightning.LightningModule):
         super().__init__()
         self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(256, 256), nn.GELU()) for _ in range(6)))
 
-    def training_step(self, batch, _index):
-        return self.layers(batch).square().mean()
+    def training_step(self, _batch, _index):
+        return self.layers(torch.randn(ROWS, 256, device="cuda")).square().mean()
 
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters())
@@ -61,11 +59,12 @@ def with_lightning(folder):
         accelerator="gpu", devices=1, max_steps=STEPS, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, default_root_dir=folder, **SETTINGS,
     )  # fmt: skip
-    trainer.fit(Module(), DataLoader(torch.randn(STEPS, 256).repeat_interleave(ROWS, 0), ROWS))
+    trainer.fit(Module(), DataLoader(range(STEPS)))
 
 
 def with_loop(accelerator):
-    model = nn.Sequential(*(nn.Sequential(nn.Linear(256, 256), nn.GELU()) for _ in range(6))).cuda()
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(256, 256), nn.GELU()) for _ in range(6)))
+    model = model if accelerator else model.cuda()
     optimizer = torch.optim.AdamW(model.parameters())
     if accelerator:
         model, optimizer = accelerator.prepare(model, optimizer)

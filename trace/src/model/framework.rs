@@ -19,12 +19,13 @@ pub enum Framework {
 type Calls = &'static [(&'static str, &'static str)];
 
 /// The loop of each framework.
-const LOOPS: [(Framework, Calls); 5] = [
+const LOOPS: [(Framework, Calls); 6] = [
     (Framework::Transformers, &[("", "/transformers/trainer.py")]),
     (Framework::Lightning, &[("", "/lightning/pytorch/trainer/trainer.py")]),
     (Framework::Lightning, &[("", "/pytorch_lightning/trainer/trainer.py")]),
     (Framework::Accelerate, &[("", "/accelerate/optimizer.py")]),
     (Framework::Accelerate, &[("backward", "/accelerate/accelerator.py")]),
+    (Framework::Accelerate, &[("prepare_model", "/accelerate/accelerator.py")]),
 ];
 const COLLECTED_LOGITS: Calls =
     &[("add", "/transformers/trainer_pt_utils.py"), ("evaluation_loop", "/transformers/trainer.py")];
@@ -41,8 +42,8 @@ const CHECKPOINTABLE: [Calls; 2] = [
 impl Model {
     /// Returns the framework whose loop made most of these bytes; `None`: none did, or its calls are not on the stacks.
     ///
-    /// Accelerate's programs call their models themselves. It is their framework if its optimizer or its backward
-    /// allocated on the device.
+    /// Accelerate's programs call their models themselves. It is their framework if it moved the model to the device, or if
+    /// its optimizer or its backward allocated.
     pub fn framework(&self, device: i32, bytes_by_stack: impl Iterator<Item = (u32, u64)>) -> Option<Framework> {
         let mut sums: Vec<(Option<Framework>, u64)> = Vec::new();
         for (stack, bytes) in bytes_by_stack {
