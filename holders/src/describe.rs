@@ -29,6 +29,14 @@ impl Holder {
         deleted(&names_to_delete(&self.paths))
     }
 
+    /// True if its names lead to tensors: no container collects them, except for small ones among several names.
+    #[must_use]
+    pub fn names_tensors(&self) -> bool {
+        let are_several = self.paths.len() > 1;
+        let is_tensor = |object: &Node| object.kind == NodeKind::Tensor || are_several && is_small_container(object);
+        self.paths.iter().all(|path| path.last().is_some_and(|step| is_tensor(&step.object)))
+    }
+
     /// Where it is stored: file, line and function; `None`: unknown.
     #[must_use]
     pub fn place(&self) -> Option<StoredAt<'_>> {
@@ -159,14 +167,18 @@ fn expression(path: &[PathStep]) -> String {
     text.trim_end_matches('.').to_owned()
 }
 
+/// True for a container of which a person deletes all at once.
+fn is_small_container(object: &Node) -> bool {
+    object.kind.is_container() && (1..=MAX_DELETED_ITEMS).contains(&object.items)
+}
+
 /// The names of paths for a `del`, each once: of a small container in a local variable, the variable.
 fn names_to_delete(paths: &[Vec<PathStep>]) -> String {
     let mut names: Vec<String> = Vec::new();
     for path in paths {
         let local = path.iter().position(|step| step.reference == EdgeKind::Local);
         let is_small = local.is_some_and(|at| {
-            let container = &path[at].object;
-            container.kind.is_container() && (1..=MAX_DELETED_ITEMS).contains(&container.items)
+            is_small_container(&path[at].object)
         });
         let end = local.filter(|_| is_small).map_or(path.len(), |at| at + 1);
         let name = expression(&path[..end]);

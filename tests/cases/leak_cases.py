@@ -180,7 +180,7 @@ CASES = [
     Case(
         "stale_locals",
         "earlier_forwards",
-        r"loss\b.* out\['forces'\] together",
+        r"loss\b.* out\b.* together",
         "loss, out",
         (("total += loss.item()", "total += loss.item(); del loss, out"),),
         (("return total / n", "probe.before('loss'); del loss, out; probe.after(); return total / n"),),

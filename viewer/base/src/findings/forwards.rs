@@ -34,9 +34,7 @@ pub(super) fn earlier_forwards(
     let is_used = found.used_bytes >= found.bytes / 2;
     let next = if !is_used {
         // A container collects what is wanted later.
-        let are_tensors =
-            holder.paths.iter().all(|path| path.last().is_some_and(|step| step.object.kind == NodeKind::Tensor));
-        if !are_tensors {
+        if !holder.names_tensors() {
             return None;
         }
         format!("Delete what the next forward replaces before it begins: {}", holder.deletion())
