@@ -18,7 +18,7 @@ pub use advice::AdviceView;
 pub use answer::Answer;
 pub use export::ExportMenu;
 pub use help::Help;
-pub use holders::{HoldersView, SearchReply};
+pub use holders::HoldersView;
 pub use offload::OffloadQuestion;
 pub use overlay::Overlay;
 pub use source::SourceView;

@@ -16,7 +16,7 @@ use memlab_follow::snapshot::{ProcessSnapshot, Snapshot};
 use memlab_report::holders;
 
 /// Reply of a program to the request for a search: the trace time from which it may begin, or the reason for its refusal.
-pub type SearchReply = Arc<OnceLock<Result<u64, String>>>;
+type SearchReply = Arc<OnceLock<Result<u64, String>>>;
 
 /// Holders of the memory of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,23 +39,8 @@ pub struct HoldersView {
 impl HoldersView {
     /// Asks the process for a search if it runs. A separate thread waits for its reply.
     pub fn open(query: HoldersQuery, row: String, who: String, process: &ProcessSnapshot) -> Self {
-        let reply = SearchReply::default();
-        if process.state.is_over() {
-            return Self::of(query, row, who, None);
-        }
-        let (told, pid, id) = (reply.clone(), process.header.pid, process.header.id.clone());
-        thread::spawn(move || {
-            told.get_or_init(|| {
-                request_search(pid, Some(&id)).map(|(time, _)| time).map_err(|error| error.to_string())
-            });
-        });
-        Self::of(query, row, who, Some(reply))
-    }
-
-    /// Shows the answer once the process has replied and searched.
-    pub fn of(query: HoldersQuery, row: String, who: String, reply: Option<SearchReply>) -> Self {
-        let requested = Instant::now();
-        let scrolled = ScrolledLines::default();
+        let reply = (!process.state.is_over()).then(|| request(process.header.pid, process.header.id.clone()));
+        let (requested, scrolled) = (Instant::now(), ScrolledLines::default());
         Self { query, row, who, reply, requested, answer: None, is_shown: false, scrolled }
     }
 
@@ -88,6 +73,7 @@ impl HoldersView {
     /// Reason why no new search answers.
     fn problem(&self) -> Option<String> {
         match self.reply.as_ref()?.get() {
+            _ if self.answer.as_ref().is_some_and(|answer| answer.of.since.is_some()) => None,
             Some(Err(reason)) => Some(reason.clone()),
             _ if self.requested.elapsed() > SEARCH_TIMEOUT => Some(gave_up(&self.who)),
             _ => None,
@@ -114,4 +100,17 @@ impl HoldersView {
         };
         self.scrolled.draw(buffer, area, context, &title, lines);
     }
+}
+
+/// Asks a process for a search in a thread.
+fn request(pid: u32, trace_id: String) -> SearchReply {
+    let reply = SearchReply::default();
+    let told = reply.clone();
+    thread::spawn(move || {
+        told.get_or_init(|| {
+            let asked = request_search(pid, Some(&trace_id));
+            asked.map(|(time, _)| time).map_err(|error| error.to_string())
+        });
+    });
+    reply
 }
