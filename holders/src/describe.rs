@@ -177,9 +177,7 @@ fn names_to_delete(paths: &[Vec<PathStep>]) -> String {
     let mut names: Vec<String> = Vec::new();
     for path in paths {
         let local = path.iter().position(|step| step.reference == EdgeKind::Local);
-        let is_small = local.is_some_and(|at| {
-            is_small_container(&path[at].object)
-        });
+        let is_small = local.is_some_and(|at| is_small_container(&path[at].object));
         let end = local.filter(|_| is_small).map_or(path.len(), |at| at + 1);
         let name = expression(&path[..end]);
         if !names.contains(&name) {
@@ -257,7 +255,8 @@ fn cure(holder: &Holder, paths: &[String]) -> String {
                     .to_owned()
             }
             DDP => {
-                "Pass `gradient_as_bucket_view=True` to DistributedDataParallel: then the gradients lie in the buckets.".to_owned()
+                "Pass `gradient_as_bucket_view=True` to DistributedDataParallel: then the gradients lie in the buckets."
+                    .to_owned()
             }
             _ => "Release what holds the tensors in C++: CUDA graphs, streams of data, extensions.".to_owned(),
         },

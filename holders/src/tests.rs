@@ -4,7 +4,9 @@ use std::collections::{BTreeSet, HashMap};
 
 use proptest::prelude::*;
 
-use crate::{Edge, EdgeKind, Explanation, HeapGraph, Memory, NativeOwner, Node, NodeKind, ROOT, bytes_held, explain, reduced};
+use crate::{
+    Edge, EdgeKind, Explanation, HeapGraph, Memory, NativeOwner, Node, NodeKind, ROOT, bytes_held, explain, reduced,
+};
 
 /// A graph in the making.
 struct Maker(HeapGraph);
@@ -50,10 +52,8 @@ fn held(graph: &HeapGraph, addresses: &[u64], wanted: u64, found: &Explanation) 
 }
 
 fn blocks(addresses: &[u64], wanted: u64) -> Vec<Memory> {
-    let owner =
-        |address: u64| if address > 1 << 20 { NativeOwner::Library } else { NativeOwner::Unknown };
-    let block =
-        |&address| Memory { block: address, bytes: 100, is_wanted: address >= wanted, owner: owner(address) };
+    let owner = |address: u64| if address > 1 << 20 { NativeOwner::Library } else { NativeOwner::Unknown };
+    let block = |&address| Memory { block: address, bytes: 100, is_wanted: address >= wanted, owner: owner(address) };
     addresses.iter().map(block).collect()
 }
 

@@ -271,7 +271,11 @@ pub unsafe fn described(api: &Api, object: Object, kind: TypeKind) -> Node {
             TypeKind::Function => code_of(api, NodeKind::Function, object, c"__code__"),
             TypeKind::Generator => {
                 let of = |attribute| code_of(api, NodeKind::Generator, object, attribute);
-                [c"gi_code", c"cr_code", c"ag_code"].map(of).into_iter().max_by_key(|node| node.line).unwrap_or_default()
+                [c"gi_code", c"cr_code", c"ag_code"]
+                    .map(of)
+                    .into_iter()
+                    .max_by_key(|node| node.line)
+                    .unwrap_or_default()
             }
             TypeKind::Frame => code_of(api, NodeKind::Traceback, object, c"f_code"),
             TypeKind::Cache => {

@@ -72,7 +72,9 @@ pub unsafe fn each_script_tensor(api: &Api, module: Object, look: &mut dyn FnMut
             }
             for index in 0..(api.PyList_Size)(items) {
                 let pair = (api.PyList_GetItem)(items, index);
-                if objects::flags(objects::class_of(pair)) & objects::TUPLE_SUBCLASS != 0 && (api.PyTuple_Size)(pair) == 2 {
+                if objects::flags(objects::class_of(pair)) & objects::TUPLE_SUBCLASS != 0
+                    && (api.PyTuple_Size)(pair) == 2
+                {
                     look(names::text(api, (api.PyTuple_GetItem)(pair, 0)), (api.PyTuple_GetItem)(pair, 1));
                 }
             }

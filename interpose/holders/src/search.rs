@@ -125,8 +125,7 @@ impl Calm {
             if was_collecting.is_none() {
                 // Before 3.10.
                 let module = (api.PyDict_GetItemString)((api.PyImport_GetModuleDict)(), c"gc".as_ptr());
-                let disable =
-                    if module.is_null() { module } else { names::attribute(api, module, c"disable") };
+                let disable = if module.is_null() { module } else { names::attribute(api, module, c"disable") };
                 if !disable.is_null() {
                     (api.PyObject_CallFunctionObjArgs)(disable, ptr::null_mut::<c_void>());
                 }

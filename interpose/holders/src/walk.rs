@@ -22,7 +22,7 @@ use crate::types::{TypeKind, Types};
 /// Objects beyond this number are not followed: the copy would take too much memory.
 pub const MAX_OBJECTS: usize = 8_000_000;
 
-/// The clock is read once per so many nodes.
+/// The number of nodes after which the clock is read.
 const CLOCK_INTERVAL: usize = 128;
 
 /// Time of the processor that this thread has used.
@@ -75,7 +75,7 @@ pub struct Walk<'a> {
     pub native_sign: &'static str,
     waiting: Vec<u32>,
     buffer: Vec<Object>,
-    /// The walk stops when it has used so much time of its thread's.
+    /// Time of the processor after which the walk stops.
     limit: Option<Duration>,
     started: Duration,
     /// Nodes that were followed.

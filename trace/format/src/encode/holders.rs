@@ -22,7 +22,13 @@ pub fn holders(search: u32, graph: &HeapGraph, took_ns: u64, skipped: &str) -> V
     for edges in graph.edges.chunks(ITEMS_PER_LINE) {
         lines.extend(line(&Holders { holders: search, edges: edges.to_vec(), ..Holders::default() }));
     }
-    lines.extend(line(&Holders { holders: search, last: true, took_ns, skipped: skipped.to_owned(), ..Holders::default() }));
+    lines.extend(line(&Holders {
+        holders: search,
+        last: true,
+        took_ns,
+        skipped: skipped.to_owned(),
+        ..Holders::default()
+    }));
     lines
 }
 
