@@ -744,7 +744,6 @@ fn a_framework_is_known_by_its_loop() {
     // AND the framework is that of most bytes
     assert_eq!([of(&[(901, 60), (904, 40)]), of(&[(901, 40), (904, 60)])], [Some(Framework::Transformers), None]);
     // AND the program's loop is Accelerate's if its optimizer allocated
-    let mut records = records;
     records.extend([frame(905, "accelerate/optimizer.py", "AcceleratedOptimizer.step"), stack(905, 0)]);
     records.push(r#"["a",1,1,0,4096,512,905,0,0]"#.to_owned());
     let model = model_of(&records.iter().map(String::as_str).collect::<Vec<_>>());

@@ -41,7 +41,7 @@ pub(crate) fn unknown(lifetimes: &BlockLifetimes<'_>, leaks: &[Leak]) -> Option<
     } else if collected.map(|id| lifetimes.size(id)).sum::<u64>() > peak.bytes / UNKNOWN_SHARE_DIVISOR {
         Some("the results that the evaluation collects grow with its length")
     } else if !leaks.is_empty() {
-        Some("memory grows with the steps, and no batch fits for long")
+        Some("memory grows over the run, and no batch fits for long")
     } else {
         None
     }
