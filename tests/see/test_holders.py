@@ -74,7 +74,7 @@ def test_where_the_system_refuses_a_copy_the_search_runs_in_the_process(memlab, 
     # GIVEN a system that refuses copies of the process; WHEN the program asks what holds its memory
     run = memlab.python(PROGRAMS / "holders.py", name, "refused")
     found = json.loads(run.output.splitlines()[-1])
-    # THEN the promise is what the release frees, as the search keeps no reference; AND one line names the place of the search
+    # THEN the promise is what the release frees, as the search keeps no reference; AND one line names its place
     assert found["releases"] == found["freed"] > 0, found
     assert run.errors.count(REFUSED) == 1, run.errors
 

@@ -25,9 +25,9 @@ class MemReporter:
     `model` names parameters and buffers, and `add_optimizer` names the state of an optimizer. `pre_collect` collects garbage
     before each report. The reporter keeps neither models nor tensors alive.
 
-    On a GPU the report ends with the memory without a tensor in Python, and with the objects that keep it alive. It is memory
-    that autograd keeps for backward, by layer and line. Workspaces, the allocator's cache, the context and other processes
-    follow. The sum is all memory in use on the GPU.
+    On a GPU the report ends with the memory without a tensor in Python, and with the objects that keep it alive. Autograd
+    keeps this memory for backward; it is shown by layer and line. Workspaces, the allocator's cache, the context and other
+    processes follow. The sum is all memory in use on the GPU.
 
     >>> import torch
     >>> from memlab import MemReporter

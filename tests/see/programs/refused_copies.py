@@ -1,4 +1,4 @@
-"""Makes the kernel refuse the copies of the process in which memlab searches, as it does where memory may not be overcommitted."""
+"""Makes the kernel refuse copies of the process in which memlab searches, as if memory may not be overcommitted."""
 
 import ctypes
 import errno
