@@ -78,6 +78,23 @@ def test_an_error_of_the_framework_has_its_terms(memlab, kind, said, cure):
     assert peak(memlab, kind, cure) < 8 << 30
 
 
+@pytest.mark.parametrize(
+    ("program", "arguments", "said", "wrong"),
+    [
+        ("framed.py", ["evaluation", "{'rows': 800}"], "eval_accumulation_steps=8", "Inputs hold"),
+        ("advised.py", ["attention", "--scale", "80"], "Pass need_weights=False", "batch 1."),
+    ],
+)
+def test_an_error_names_the_argument_that_avoids_it(memlab, program, arguments, said, wrong):
+    # GIVEN a program that runs out of memory by a default of a library
+    done = memlab.python(PROGRAM.with_name(program), *arguments, fresh=True)
+    assert done.code != 0 and "OutOfMemoryError" in done.errors, done.errors
+    # THEN the finding is the argument, AND advice by category does not contradict it
+    (finding,) = [one for one in memlab.report(done.trace)["findings"] if one["kind"] == "out_of_memory"]
+    assert said in finding["next"]
+    assert wrong not in text_of(memlab, "report", done.trace) + text_of(memlab, "advise", done.trace)
+
+
 def test_an_import_is_no_framework(memlab):
     # GIVEN a hand-written loop in a program that imports all frameworks; THEN the advice has none of their terms
     done = memlab.python(PROGRAM, "imports", fresh=True)

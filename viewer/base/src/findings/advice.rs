@@ -51,6 +51,7 @@ pub fn advice(model: &Model, oom: &OomView, grows: Option<&GrowingLine>) -> Vec<
             size(oom.largest_free_block_bytes)
         )
     });
+    let grows = grows.filter(|_| !failed.is_growth_explained());
     let grown = grows.filter(|grows| grows.bytes > oom.allocated_bytes / 20).map(|grows| {
         format!(
             "{} holds {} more after every step: keep numbers (.item()) or detached tensors (.detach()), and drop unneeded \
@@ -76,6 +77,7 @@ pub fn advice(model: &Model, oom: &OomView, grows: Option<&GrowingLine>) -> Vec<
     largest.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
     // Less than a tenth of allocated, or a hundredth of the whole, does not help.
     let least = (oom.allocated_bytes / 10).max(whole / 100).max(1);
+    largest.retain(|(category, _)| !(failed.is_growth_explained() && *category == Category::Input));
     let worth = largest.into_iter().filter(|(_, bytes)| *bytes >= least);
     if oom.private_free_bytes >= least {
         advice.push(format!(

@@ -34,6 +34,8 @@ pub struct FailedLoop {
     framework: Option<Framework>,
     is_evaluation: bool,
     is_checkpointable: bool,
+    /// True if the results of an evaluation are the growing memory, and the inputs.
+    collects_logits: bool,
 }
 
 /// Cures of an out-of-memory error by calls of libraries, and the loop in which it happened.
@@ -52,6 +54,7 @@ pub(super) fn of_error(model: &Model, oom: &OomView) -> (Vec<String>, FailedLoop
     let logits = cure(Model::collects_logits, COLLECTED_LOGITS);
     let weights = cure(Model::makes_attention_weights, ATTENTION_WEIGHTS);
     let failed = FailedLoop {
+        collects_logits: logits.is_some(),
         framework: model.framework(oom.device, [(oom.stack, 1)].into_iter()),
         is_evaluation: model.evaluates_in_trainer(oom.stack),
         is_checkpointable: stacks.iter().any(|view| model.is_checkpointable_by_transformers(view.stack)),
@@ -60,6 +63,11 @@ pub(super) fn of_error(model: &Model, oom: &OomView) -> (Vec<String>, FailedLoop
 }
 
 impl FailedLoop {
+    /// True if a cure of the library covers growing lines and inputs.
+    pub(super) fn is_growth_explained(&self) -> bool {
+        self.collects_logits
+    }
+
     /// Advice to shrink a category, in the terms of the framework; `{}` stands for its bytes. `None`: there are none.
     pub(super) fn by_category(&self, category: Category, bytes: u64) -> Option<String> {
         let way = match (self.framework?, category) {
