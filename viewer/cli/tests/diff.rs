@@ -376,7 +376,7 @@ Holders of the memory of lines that grew
   before  searched after step 3, at 700 ms
   after   searched after step 9, at 1.90 s
   → Releasing it frees 640 MiB. Keep numbers (.item()) or CPU copies (.cpu()) in it, or bound or clear it:
-    history.clear()"
+    `history.clear()`"
     );
     let value = json(&folder, &["run.jsonl@step:3", "run.jsonl@step:9"])["holders"].take();
     assert_eq!(value["search_before"]["steps_ended"], 4);
