@@ -16,8 +16,8 @@ for package in ("transformers", "lightning", "accelerate"):
     pytest.importorskip(package)
 
 
-def peak(memlab, kind, settings):
-    done = memlab.run(PYTHON, PROGRAM, kind, repr(settings), preload=False)
+def peak(memlab, kind, settings, advice=""):
+    done = memlab.run(PYTHON, PROGRAM, kind, repr(settings), preload=False, env={"ADVICE": advice})
     assert done.code == 0, done.errors
     return int(done.output.splitlines()[-1])
 
@@ -43,6 +43,16 @@ def test_the_trainer_checkpoints_with_its_argument(memlab):
     assert after < answer["peak_bytes"] * 0.9
 
 
+@pytest.mark.parametrize(("kind", "rows"), [("trainer", 64), ("lightning", 20_000)])
+def test_a_framework_offloads_activations(memlab, kind, rows):
+    # GIVEN training with a framework; WHEN it follows the advice to offload activations
+    done = memlab.python(PROGRAM, kind, f"{{'rows': {rows}}}", fresh=True)
+    advice = of_kind(advise(memlab, done.trace), "offload_activations")
+    # THEN the peak is at most the predicted one, within 5 %. Of linear layers alone, the schedule keeps less than predicted
+    after = peak(memlab, kind, {"rows": rows}, advice["how"])
+    assert advice["bytes_after"] * 0.8 < after < advice["bytes_after"] * 1.05
+
+
 def test_results_of_an_evaluation_move_to_the_host(memlab):
     # GIVEN an evaluation that collects its logits on the GPU
     done = memlab.python(PROGRAM, "evaluation", "{'rows': 2}", fresh=True)
@@ -57,14 +67,14 @@ def test_results_of_an_evaluation_move_to_the_host(memlab):
 
 
 @pytest.mark.parametrize(
-    ("kind", "said", "cure"),
+    ("kind", "said"),
     [
-        ("trainer", "TrainingArguments(bf16=True)", {"rows": 8, "gradient_accumulation_steps": 8}),
-        ("lightning", "Trainer(accumulate_grad_batches=2)", {"rows": 8, "accumulate_grad_batches": 8}),
-        ("accelerate", "Accelerator(gradient_accumulation_steps=2)", {"rows": 8, "gradient_accumulation_steps": 8}),
+        ("trainer", "TrainingArguments(bf16=True)"),
+        ("lightning", "Trainer(accumulate_grad_batches=2)"),
+        ("accelerate", "Accelerator(gradient_accumulation_steps=2)"),
     ],
 )
-def test_an_error_of_the_framework_has_its_terms(memlab, kind, said, cure):
+def test_an_error_of_the_framework_has_its_terms(memlab, kind, said):
     # GIVEN a batch that exceeds the card
     done = memlab.python(PROGRAM, kind, "{'rows': 4_000_000}" if kind != "trainer" else "{'rows': 20_000}", fresh=True)
     assert done.code != 0 and "OutOfMemoryError" in done.errors, done.errors
@@ -74,8 +84,22 @@ def test_an_error_of_the_framework_has_its_terms(memlab, kind, said, cure):
     advised = text_of(memlab, "advise", done.trace)
     assert "should fit" not in advised and "nothing to change" not in advised
     assert "After the out-of-memory error" in advised
-    # AND a smaller batch with accumulation fits
-    assert peak(memlab, kind, cure) < 8 << 30
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "changed", "at_most"),
+    [
+        ("trainer", 64, {"rows": 32, "gradient_accumulation_steps": 2}, 0.6),
+        ("trainer", 64, {"rows": 64, "bf16": True}, 0.75),
+        ("lightning", 20_000, {"rows": 10_000, "accumulate_grad_batches": 2}, 0.6),
+        ("lightning", 20_000, {"rows": 20_000, "precision": "bf16-mixed"}, 0.75),
+        ("accelerate", 20_000, {"rows": 10_000, "gradient_accumulation_steps": 2}, 0.6),
+        ("accelerate", 20_000, {"rows": 20_000, "mixed_precision": "bf16"}, 0.75),
+    ],
+)
+def test_the_arguments_lower_the_peak(memlab, kind, rows, changed, at_most):
+    # GIVEN training with a framework; WHEN it follows the advice after an error; THEN its peak is lower
+    assert peak(memlab, kind, changed) <= at_most * peak(memlab, kind, {"rows": rows})
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,10 @@
 """Trains with a framework: `framed.py KIND [SETTINGS]`, where KIND is `trainer`, `evaluation`, `lightning`, `accelerate` or
-`imports`, and SETTINGS a dict of arguments for the framework. Prints PyTorch's peak."""
+`imports`, and SETTINGS a dict of arguments for the framework. `ADVICE` is the code of an advice to offload activations.
+Prints PyTorch's peak."""
 
 import ast
+import contextlib
+import os
 import sys
 import tempfile
 
@@ -16,6 +19,8 @@ KIND = sys.argv[1]
 SETTINGS = ast.literal_eval(sys.argv[2]) if len(sys.argv) > 2 else {}
 ROWS = SETTINGS.pop("rows", 8)
 STEPS = 4
+ADVICE = {}
+exec(os.environ.get("ADVICE", ""), ADVICE)
 WORDS, CONTEXT = 512, 128
 
 
@@ -38,7 +43,9 @@ def with_trainer(folder, evaluates):
     )  # fmt: skip
     rows = samples(STEPS * ROWS)
     metrics = (lambda results: {"rows": len(results.predictions)}) if evaluates else None
-    trainer = transformers.Trainer(llama(), arguments, train_dataset=rows, eval_dataset=rows * 8, compute_metrics=metrics)
+    trainer = ADVICE.get("OffloadingTrainer", transformers.Trainer)(
+        llama(), arguments, train_dataset=rows, eval_dataset=rows * 8, compute_metrics=metrics
+    )
     trainer.evaluate() if evaluates else trainer.train()
 
 
@@ -47,6 +54,7 @@ class Module(lightning.LightningModule):
         super().__init__()
         self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(256, 256), nn.GELU()) for _ in range(6)))
 
+    @ADVICE.get("offloaded", lambda step: step)
     def training_step(self, _batch, _index):
         return self.layers(torch.randn(ROWS, 256, device="cuda")).square().mean()
 
@@ -69,10 +77,11 @@ def with_loop(accelerator):
     if accelerator:
         model, optimizer = accelerator.prepare(model, optimizer)
     for _ in range(STEPS):
-        loss = model(torch.randn(ROWS, 256, device="cuda")).square().mean()
-        accelerator.backward(loss) if accelerator else loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        with accelerator.accumulate(model) if accelerator else contextlib.nullcontext():
+            loss = model(torch.randn(ROWS, 256, device="cuda")).square().mean()
+            accelerator.backward(loss) if accelerator else loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
 
 
 with tempfile.TemporaryDirectory() as folder:

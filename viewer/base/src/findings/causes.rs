@@ -76,19 +76,19 @@ impl FailedLoop {
             }
             (Framework::Transformers, Category::Activation) if self.is_checkpointable => {
                 "halve per_device_train_batch_size and double gradient_accumulation_steps, or recompute them: \
-                 `TrainingArguments(gradient_checkpointing=True)`, or halve most of them: `TrainingArguments(bf16=True)`."
+                 `TrainingArguments(gradient_checkpointing=True)`, or keep many in 16 bits: `TrainingArguments(bf16=True)`."
             }
             (Framework::Transformers, Category::Activation) => {
-                "halve per_device_train_batch_size and double gradient_accumulation_steps, or halve most of them: \
+                "halve per_device_train_batch_size and double gradient_accumulation_steps, or keep many in 16 bits: \
                  `TrainingArguments(bf16=True)`."
             }
             (Framework::Lightning, Category::Activation) => {
                 "halve the batch of the DataLoader and double accumulate_grad_batches (by default 1): \
-                 `Trainer(accumulate_grad_batches=2)`, or halve most of them: `Trainer(precision=\"bf16-mixed\")`."
+                 `Trainer(accumulate_grad_batches=2)`, or keep many in 16 bits: `Trainer(precision=\"bf16-mixed\")`."
             }
             (Framework::Accelerate, Category::Activation) => {
                 "halve the batch of the DataLoader and double gradient_accumulation_steps (by default 1): \
-                 `Accelerator(gradient_accumulation_steps=2)`, or halve most of them: \
+                 `Accelerator(gradient_accumulation_steps=2)`, or keep many in 16 bits: \
                  `Accelerator(mixed_precision=\"bf16\")`."
             }
             (Framework::Transformers, Category::OptimizerState) => {
