@@ -90,10 +90,16 @@ fn a_running_program_is_searched_again() {
     session.press("H");
     session.wait_for("Waiting for train.py");
     assert!(becomes_true(|| requests.count("holders") == 2));
+    // AND it still waits when more of the trace has been read
+    let mut file = OpenOptions::new().append(true).open(trace).expect("opened");
+    story.end_step(2);
+    file.write_all(&story.text.as_bytes()[before..]).expect("written");
+    session.wait_for("after step 2");
+    assert!(session.text().contains("Waiting for train.py"), "{}", session.text());
     // WHEN the search has ended THEN its answer appears
+    let before = story.text.len();
     let kept = story.alloc(0, 64 * MIB, 4, 12, 5);
     story.search(2, "latest", &[kept]);
-    let mut file = OpenOptions::new().append(true).open(trace).expect("opened");
     file.write_all(&story.text.as_bytes()[before..]).expect("written");
     session.wait_for("latest (train.py:15)");
     session.press("xq");
