@@ -24,7 +24,7 @@ pub fn explain(graph: &HeapGraph, memory: &[Memory], find: impl Fn(u64) -> Optio
         return Explanation { unreached: total, ..Explanation::default() };
     }
     let wanted: u64 = memory.iter().filter(|block| block.is_wanted).map(|block| block.bytes).sum();
-    let graph = with_buckets(graph, memory, &find);
+    let graph = with_native_memory(graph, memory, &find);
     let search = Search::new(&graph, memory, find);
     let mut holders = search.holders();
     holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
@@ -46,7 +46,7 @@ pub fn bytes_held(
     if total(memory) > MAX_BYTES {
         return vec![0; holders.len()];
     }
-    let graph = with_buckets(graph, memory, &find);
+    let graph = with_native_memory(graph, memory, &find);
     let search = Search::new(&graph, memory, find);
     holders.iter().map(|holder| search.wanted_by(&holder.paths)).collect()
 }
@@ -55,21 +55,29 @@ fn total(memory: &[Memory]) -> u64 {
     memory.iter().fold(0, |sum, block| sum.saturating_add(block.bytes))
 }
 
-/// Adds a node for the buckets of `DistributedDataParallel` that no object leads to.
-fn with_buckets<'a>(
+/// Gives memory that no object leads to to its owner in C++: the node that holds the rest, or a new one for the buckets of
+/// `DistributedDataParallel`.
+fn with_native_memory<'a>(
     graph: &'a HeapGraph,
     memory: &[Memory],
     find: &impl Fn(u64) -> Option<usize>,
 ) -> Cow<'a, HeapGraph> {
-    if memory.iter().all(|block| block.owner != NativeOwner::Ddp) {
+    let rest = graph.nodes.iter().position(Node::holds_the_rest);
+    if rest.is_none() && memory.iter().all(|block| block.owner != NativeOwner::Ddp) {
         return Cow::Borrowed(graph);
     }
     let addresses = graph.nodes.iter().flat_map(|node| &node.memory);
     let led_to: HashSet<usize> = addresses.filter_map(|&address| find(address)).collect();
-    let is_bucket = |(index, block): &(usize, &Memory)| block.owner == NativeOwner::Ddp && !led_to.contains(index);
-    let buckets = memory.iter().enumerate().filter(is_bucket).map(|(_, block)| block.block).collect();
+    let unreached = |owner: NativeOwner| {
+        let blocks = memory.iter().enumerate().filter(|(index, block)| block.owner == owner && !led_to.contains(index));
+        blocks.map(|(_, block)| block.block).collect::<Vec<u64>>()
+    };
     let mut graph = graph.clone();
-    let to = graph.nodes.len() as u32;
+    if let Some(rest) = rest {
+        graph.nodes[rest].memory.extend(unreached(NativeOwner::Unknown));
+    }
+    let (to, buckets) = (graph.nodes.len() as u32, unreached(NativeOwner::Ddp));
+    // Without buckets, the node holds nothing and is in no answer.
     graph.nodes.push(Node { kind: NodeKind::Native, name: DDP.to_owned(), memory: buckets, ..Node::default() });
     graph.edges.push(Edge { from: ROOT, to, kind: EdgeKind::Unnamed, label: String::new(), line: 0 });
     Cow::Owned(graph)

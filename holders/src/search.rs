@@ -3,7 +3,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use crate::answer::{Holder, Memory, NativeOwner, PathStep};
+use crate::answer::{Holder, Memory, PathStep};
 use crate::dominators::{DominatorTree, UNREACHED};
 use crate::graph::{Edge, EdgeKind, HeapGraph, Node, NodeKind, ROOT};
 use crate::paths::{Paths, without_addresses};
@@ -68,7 +68,7 @@ pub(crate) struct Search<'a> {
 
 impl<'a> Search<'a> {
     pub(crate) fn new(graph: &'a HeapGraph, memory: &'a [Memory], find: impl Fn(u64) -> Option<usize>) -> Self {
-        let mut blocks_of: Vec<Vec<usize>> = graph
+        let blocks_of: Vec<Vec<usize>> = graph
             .nodes
             .iter()
             .map(|node| {
@@ -78,11 +78,6 @@ impl<'a> Search<'a> {
                 blocks
             })
             .collect();
-        if let Some(native) = graph.nodes.iter().position(Node::holds_the_rest) {
-            let led_to: HashSet<usize> = blocks_of.iter().flatten().copied().collect();
-            let is_rest = |block: &usize| !led_to.contains(block) && memory[*block].owner == NativeOwner::Unknown;
-            blocks_of[native].extend((0..memory.len()).filter(is_rest));
-        }
         let (nodes, references) = (graph.nodes.len(), graph.edges.len());
         let count = nodes + references + memory.len();
         let mut arcs = Vec::with_capacity(2 * references + memory.len());
@@ -300,7 +295,10 @@ impl<'a> Search<'a> {
 
     /// For the names that one name may replace, that one.
     fn leading_names(&self, mut names: HashSet<usize>) -> HashMap<usize, usize> {
-        let freed = |names: &HashSet<usize>| self.released(&self.released_without(names), &HashSet::new()).releases;
+        let freed = |names: &HashSet<usize>| -> u64 {
+            let blocks = self.unshared_blocks(&self.released_without(names));
+            blocks.into_iter().map(|block| self.memory[block].bytes).sum()
+        };
         let limit = freed(&names) * GATHERED_PERCENT / 100;
         let mut leading = HashMap::new();
         for (above, below) in self.names_in_common(&names) {
@@ -371,18 +369,25 @@ impl<'a> Search<'a> {
         (0..self.graph.nodes.len() as u32).filter(is_released).collect()
     }
 
-    /// A holder without names, for the release of these nodes and of the blocks that no other node holds.
-    fn released(&self, nodes: &HashSet<u32>, blocks: &HashSet<usize>) -> Holder {
+    /// The blocks that these nodes hold and no other node does.
+    fn unshared_blocks(&self, nodes: &HashSet<u32>) -> HashSet<usize> {
         let is_reached = |node: &usize| self.tree.parents[*node] != UNREACHED;
         let others = (0..self.graph.nodes.len()).filter(|node| is_reached(node) && !nodes.contains(&(*node as u32)));
         let kept: HashSet<usize> = others.flat_map(|node| self.blocks_of[node].iter().copied()).collect();
+        let held = nodes.iter().flat_map(|node| self.blocks_of[*node as usize].iter().copied());
+        held.filter(|block| !kept.contains(block)).collect()
+    }
+
+    /// A holder without names, for the release of these nodes and of the blocks that no other node holds.
+    fn released(&self, nodes: &HashSet<u32>, blocks: &HashSet<usize>) -> Holder {
+        let unshared = self.unshared_blocks(nodes);
         let mut freed: HashMap<usize, bool> = HashMap::new();
         let (direct, own) = self.own_tensors(nodes);
         let items = direct.iter().map(|node| self.graph.nodes[*node as usize].items.max(1));
         let tensors = items.fold(0, u32::saturating_add);
         for &node in nodes {
             let is_saved = !own.contains(&node);
-            for &block in self.blocks_of[node as usize].iter().filter(|block| !kept.contains(block)) {
+            for &block in self.blocks_of[node as usize].iter().filter(|block| unshared.contains(block)) {
                 *freed.entry(block).or_insert(true) &= is_saved;
             }
         }
@@ -459,15 +464,8 @@ impl<'a> Search<'a> {
             let vertices: HashSet<usize> = ends.into_iter().map(vertex).collect();
             return vertices.into_iter().map(|vertex| self.wanted[vertex]).sum();
         }
-        let released = self.released_without(&ends);
-        let is_reached = |node: usize| self.tree.parents[node] != UNREACHED;
-        let of = |held: bool| {
-            let nodes = (0..self.graph.nodes.len())
-                .filter(|node| is_reached(*node) && released.contains(&(*node as u32)) == held);
-            nodes.flat_map(|node| &self.blocks_of[node]).copied().collect::<HashSet<usize>>()
-        };
-        let (freed, kept) = (of(true), of(false));
-        let freed = freed.difference(&kept).map(|block| self.memory[*block]);
+        let freed = self.unshared_blocks(&self.released_without(&ends));
+        let freed = freed.into_iter().map(|block| self.memory[block]);
         freed.filter(|block| block.is_wanted).map(|block| block.bytes).sum()
     }
 

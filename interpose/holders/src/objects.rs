@@ -241,6 +241,17 @@ struct Member {
 /// `Py_T_OBJECT_EX`, the kind of the members that `__slots__` makes.
 const SLOT: c_int = 16;
 
+/// A type and its bases, in their order.
+///
+/// # Safety
+///
+/// As for [`flags`]; the bases live as long as the type.
+pub unsafe fn with_bases(class: Object) -> impl Iterator<Item = Object> {
+    let is_type = |class: &Object| !class.is_null();
+    // SAFETY: the caller passes a live type.
+    std::iter::successors(Some(class).filter(is_type), move |class| Some(unsafe { base(*class) }).filter(is_type))
+}
+
 /// Calls `look` with the names and values of an object's `__slots__`, those of base classes, too.
 ///
 /// # Safety
@@ -249,8 +260,7 @@ const SLOT: c_int = 16;
 pub unsafe fn each_slot(object: Object, look: &mut dyn FnMut(String, Object)) {
     // SAFETY: the table of members ends with a null name. A member of this kind is null or an object.
     unsafe {
-        let mut class = class_of(object);
-        while !class.is_null() {
+        for class in with_bases(class_of(object)) {
             let mut member: *const Member = read(class, TYPE_MEMBERS);
             while !member.is_null() && !(*member).name.is_null() {
                 if (*member).kind == SLOT && (*member).offset > 0 {
@@ -261,7 +271,6 @@ pub unsafe fn each_slot(object: Object, look: &mut dyn FnMut(String, Object)) {
                 }
                 member = member.add(1);
             }
-            class = base(class);
         }
     }
 }

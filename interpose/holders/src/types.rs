@@ -136,17 +136,8 @@ impl Types {
 ///
 /// `class` must be a live type.
 pub unsafe fn inherited(class: Object, name: &CStr) -> Option<Property> {
-    let mut class = class;
-    while !class.is_null() {
-        // SAFETY: a live type, whose bases live as long.
-        unsafe {
-            if let Some(found) = objects::properties(class, |other| other == name).pop() {
-                return Some(found);
-            }
-            class = objects::base(class);
-        }
-    }
-    None
+    // SAFETY: a live type, whose bases live as long.
+    unsafe { objects::with_bases(class).find_map(|class| objects::properties(class, |other| other == name).pop()) }
 }
 
 /// True if a type, or one of its bases, has one of these names.
@@ -155,17 +146,8 @@ pub unsafe fn inherited(class: Object, name: &CStr) -> Option<Property> {
 ///
 /// `class` must be a live type.
 unsafe fn is_named(class: Object, names: &[&str]) -> bool {
-    let mut class = class;
-    while !class.is_null() {
-        // SAFETY: a live type, whose bases live as long.
-        unsafe {
-            if names.contains(&objects::full_name(class).as_str()) {
-                return true;
-            }
-            class = objects::base(class);
-        }
-    }
-    false
+    // SAFETY: a live type, whose bases live as long.
+    unsafe { objects::with_bases(class).any(|class| names.contains(&objects::full_name(class).as_str())) }
 }
 
 /// # Safety

@@ -75,9 +75,8 @@ pub struct Walk<'a> {
     pub native_sign: &'static str,
     waiting: Vec<u32>,
     buffer: Vec<Object>,
-    /// Time of the processor after which the walk stops.
-    limit: Option<Duration>,
-    started: Duration,
+    /// Time of the thread's processor at which the walk stops.
+    deadline: Option<Duration>,
     /// Nodes that were followed.
     followed: usize,
     is_late: bool,
@@ -106,8 +105,7 @@ impl<'a> Walk<'a> {
             script_names: HashMap::new(),
             waiting: Vec::new(),
             buffer: Vec::new(),
-            limit: None,
-            started: thread_time(),
+            deadline: None,
             followed: 0,
             is_late: false,
         }
@@ -229,8 +227,8 @@ impl<'a> Walk<'a> {
     }
 
     /// Makes the walk stop when it has used this time of the processor, so that a busy machine changes no answer.
-    pub const fn stop_after(&mut self, limit: Duration) {
-        self.limit = Some(limit);
+    pub fn stop_after(&mut self, limit: Duration) {
+        self.deadline = Some(thread_time() + limit);
     }
 
     /// Takes the nodes that wait to be followed.
@@ -251,10 +249,10 @@ impl<'a> Walk<'a> {
     /// Returns true if time is up. The clock is read at some nodes only.
     fn is_late(&mut self) -> bool {
         self.followed += 1;
-        if let Some(limit) = self.limit
+        if let Some(deadline) = self.deadline
             && self.followed.is_multiple_of(CLOCK_INTERVAL)
         {
-            self.is_late |= thread_time() - self.started >= limit;
+            self.is_late |= thread_time() >= deadline;
         }
         self.is_late
     }

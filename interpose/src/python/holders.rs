@@ -150,7 +150,7 @@ pub unsafe fn search(
         })
     };
     // SAFETY: as the caller promises.
-    let in_place = child.is_err().then(|| unsafe { search_in_place(api, interpreter, number) });
+    let child = child.map_err(|refused| (refused, unsafe { search_in_place(api, interpreter, number) }));
     drop(guard);
     let pause_ns = match &child {
         Ok(child) => child.pause.as_nanos() as u64,
@@ -164,8 +164,8 @@ pub unsafe fn search(
             write_lines(recorder, &result_of(number, child));
             RUNNING.fetch_sub(1, Ordering::AcqRel);
         }),
-        Err(refused) => {
-            write_lines(recorder, &in_place.unwrap_or_default());
+        Err((refused, lines)) => {
+            write_lines(recorder, &lines);
             RUNNING.fetch_sub(1, Ordering::AcqRel);
             warn_of_refusal(recorder, &refused);
             Ok(())

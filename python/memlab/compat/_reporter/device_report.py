@@ -92,7 +92,7 @@ class DeviceReport:
                 lines.append(row % (f"{len(rest)} more lines (verbose=True)", "", size))
         if self.holders:
             lines.append("It is kept alive by:")
-            lines += [row % (names_of(entry), place_of(entry), short_size(entry.bytes)) for entry in self.holders]
+            lines += [row % (names_of(entry), where(entry), short_size(entry.bytes)) for entry in self.holders]
         return lines
 
 
@@ -122,11 +122,6 @@ def names_of(holder: Holder) -> str:
     return " ".join([holder.kind, *filter(None, holder.names)])
 
 
-def place_of(holder: Holder) -> str:
-    """Returns ``train.py:12``, or nothing."""
-    return f"{Path(holder.file).name}:{holder.line}" if holder.file else ""
-
-
-def where(entry: UnseenMemory) -> str:
+def where(entry: UnseenMemory | Holder) -> str:
     """Returns ``train.py:12``, or nothing."""
     return f"{Path(entry.file).name}:{entry.line}" if entry.file else ""

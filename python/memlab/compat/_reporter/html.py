@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from html import escape
 
 from memlab._native import short_size
-from memlab.compat._reporter.device_report import DeviceReport, names_of, place_of, what_it_is, where
+from memlab.compat._reporter.device_report import DeviceReport, names_of, what_it_is, where
 
 _ROWS = 200  # Thousands of rows make a notebook slow.
 
@@ -50,7 +50,7 @@ def _table(device: DeviceReport) -> str:
             rows.append(_row("unseen", [f"{len(others)} more lines", ""], sum(row.nbytes for row in others), most))
         for holder in device.holders:
             name = f"↳ kept alive by {escape(names_of(holder))}"
-            rows.append(_row("holder", [name, escape(place_of(holder))], holder.bytes, most))
+            rows.append(_row("holder", [name, escape(where(holder))], holder.bytes, most))
         rows.append(_sum("Allocated", "", device.allocated))
     if device.used is not None:
         rows += [_row("outside", [escape(what_it_is(entry)), ""], entry.nbytes, most) for entry in device.outside]

@@ -51,23 +51,14 @@ pub(super) fn compare(before: &Side, after: &Side, lines: &[LineChange], scope: 
     }
     let is_none = |line: &LineChange| line.before.is_none() && line.after.is_none();
     let of = |line: &LineChange, own: &Option<Arc<Line>>| (own.is_some() || is_none(line)).then(|| own.clone());
-    let earlier = Question {
-        side: before,
-        other: after,
-        lines: grown.iter().filter_map(|line| of(line, &line.before)).collect(),
-        bytes: grown.iter().map(|line| line.change.before).sum(),
-        scope,
+    let near = |side, other, own: fn(&LineChange) -> (&Option<Arc<Line>>, u64)| {
+        let lines = grown.iter().filter_map(|line| of(line, own(line).0)).collect();
+        Question { side, other, lines, bytes: grown.iter().map(|line| own(line).1).sum(), scope }.near()
     };
-    let later = Question {
-        side: after,
-        other: before,
-        lines: grown.iter().filter_map(|line| of(line, &line.after)).collect(),
-        bytes: grown.iter().map(|line| line.change.after).sum(),
-        scope,
-    };
-    let (earlier, later) = (earlier.near(), later.near());
-    let mut rows: Vec<HolderChange> = Vec::new();
+    let earlier = near(before, after, |line| (&line.before, line.change.before));
+    let later = near(after, before, |line| (&line.after, line.change.after));
     let mut known: Vec<&Holder> = Vec::new();
+    let mut views: Vec<HolderView> = Vec::new();
     // The later holders come first: an earlier one below them, such as the only item of a list, is part of them.
     for (found, side) in [(&later, after), (&earlier, before)] {
         let Some(found) = found else { continue };
@@ -77,10 +68,17 @@ pub(super) fn compare(before: &Side, after: &Side, lines: &[LineChange], scope: 
                 continue;
             }
             known.push(holder);
-            let bytes = |at: &Option<Near<'_>>| at.as_ref().and_then(|at| at.bytes_of(holder));
-            rows.push(HolderChange { holder: view, before: bytes(&earlier), after: bytes(&later) });
+            views.push(view);
         }
     }
+    let bytes = |at: &Option<Near<'_>>| -> Vec<Option<u64>> {
+        let held = at.as_ref().and_then(|at| at.bytes_of(&known));
+        held.map_or_else(|| vec![None; known.len()], |held| held.into_iter().map(Some).collect())
+    };
+    let moments = bytes(&earlier).into_iter().zip(bytes(&later));
+    let mut rows: Vec<HolderChange> = std::iter::zip(views, moments)
+        .map(|(holder, (before, after))| HolderChange { holder, before, after })
+        .collect();
     rows.sort_by_key(|row| Reverse((row.by(), row.after, row.before)));
     let search = |near: Option<Near<'_>>| near.map(|near| near.search);
     Some(HolderChanges { before: search(earlier), after: search(later), rows })
@@ -127,9 +125,9 @@ struct Near<'a> {
 }
 
 impl Near<'_> {
-    fn bytes_of(&self, holder: &Holder) -> Option<u64> {
-        let bytes = self.model.bytes_held(self.search.number, self.device, &self.stacks, &[holder])?;
-        bytes.first().copied()
+    /// Bytes that each of these holders held at the search.
+    fn bytes_of(&self, holders: &[&Holder]) -> Option<Vec<u64>> {
+        self.model.bytes_held(self.search.number, self.device, &self.stacks, holders)
     }
 }
 
