@@ -228,16 +228,42 @@ pub unsafe fn strings(api: &Api, tuple: Object) -> Vec<String> {
     }
 }
 
-/// An attribute of an object whose class C defines: a reference that the search owns, or null.
-pub unsafe fn attribute(api: &Api, object: Object, name: &CStr) -> Object {
+/// A module that is imported; null if it is not. The reference is the interpreter's.
+pub unsafe fn module(api: &Api, name: &CStr) -> Object {
     // SAFETY: as for `references`.
-    unsafe {
-        let found = objects::own((api.PyObject_GetAttrString)(object, name.as_ptr()));
-        if found.is_null() {
-            (api.PyErr_Clear)();
-        }
-        found
+    unsafe { (api.PyDict_GetItemString)((api.PyImport_GetModuleDict)(), name.as_ptr()) }
+}
+
+/// An attribute of an object whose class C defines: a reference that the search owns. Null if it has none, or the object is
+/// null.
+pub unsafe fn attribute(api: &Api, object: Object, name: &CStr) -> Object {
+    if object.is_null() {
+        return object;
     }
+    // SAFETY: as for `references`.
+    unsafe { owned(api, (api.PyObject_GetAttrString)(object, name.as_ptr())) }
+}
+
+/// Calls an attribute with an argument, or with none if that is null. Returns a reference that the search owns; null if the
+/// object is null, lacks the attribute or raises.
+pub unsafe fn call(api: &Api, object: Object, name: &CStr, argument: Object) -> Object {
+    // SAFETY: as for `references`; the arguments end with a null.
+    unsafe {
+        let function = attribute(api, object, name);
+        if function.is_null() {
+            return function;
+        }
+        owned(api, (api.PyObject_CallFunctionObjArgs)(function, argument, ptr::null_mut::<c_void>()))
+    }
+}
+
+/// Notes a new reference, or clears the error of a call that returned null.
+pub unsafe fn owned(api: &Api, object: Object) -> Object {
+    if object.is_null() {
+        // SAFETY: as for `references`.
+        unsafe { (api.PyErr_Clear)() };
+    }
+    objects::own(object)
 }
 
 unsafe fn number(api: &Api, object: Object) -> u32 {
@@ -334,7 +360,7 @@ pub unsafe fn file_of_module(api: &Api, name: &str) -> String {
     // SAFETY: as for `references`.
     unsafe {
         let Ok(name) = std::ffi::CString::new(name) else { return String::new() };
-        let module = (api.PyDict_GetItemString)((api.PyImport_GetModuleDict)(), name.as_ptr());
+        let module = module(api, &name);
         if module.is_null() || objects::flags(objects::class_of(module)) & objects::HEAP_TYPE != 0 {
             return String::new();
         }

@@ -1,6 +1,6 @@
 //! Objects whose references Python's collector does not see: arrays of objects, and modules of TorchScript.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::c_int;
 use std::ptr;
 
 use interpose_python::api::{Api, Object};
@@ -63,10 +63,9 @@ pub unsafe fn each_element(array: Object, look: &mut dyn FnMut(Object)) {
 pub unsafe fn each_script_tensor(api: &Api, module: Object, look: &mut dyn FnMut(String, Object)) {
     // SAFETY: as the caller promises. The classes are PyTorch's, and their methods run no code of the program.
     unsafe {
-        let native = (api.PyDict_GetItemString)((api.PyImport_GetModuleDict)(), c"torch._C".as_ptr());
+        let native = names::module(api, c"torch._C");
         for class in [c"ParameterDict", c"BufferDict"] {
-            let items = called(api, native, class, module);
-            let items = if items.is_null() { items } else { called(api, items, c"items", ptr::null_mut()) };
+            let items = names::call(api, names::call(api, native, class, module), c"items", ptr::null_mut());
             if items.is_null() || objects::flags(objects::class_of(items)) & objects::LIST_SUBCLASS == 0 {
                 continue;
             }
@@ -79,24 +78,5 @@ pub unsafe fn each_script_tensor(api: &Api, module: Object, look: &mut dyn FnMut
                 }
             }
         }
-    }
-}
-
-/// Calls an attribute with an argument, or with none if it is null; null if that fails.
-unsafe fn called(api: &Api, object: Object, name: &CStr, argument: Object) -> Object {
-    // SAFETY: as for `each_script_tensor`; the arguments end with a null.
-    unsafe {
-        if object.is_null() {
-            return object;
-        }
-        let function = names::attribute(api, object, name);
-        if function.is_null() {
-            return function;
-        }
-        let result = objects::own((api.PyObject_CallFunctionObjArgs)(function, argument, ptr::null_mut::<c_void>()));
-        if result.is_null() {
-            (api.PyErr_Clear)();
-        }
-        result
     }
 }

@@ -1,6 +1,6 @@
 //! The graph of what holds memory, with names.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::CStr;
 use std::ptr;
 use std::time::Duration;
 
@@ -32,8 +32,8 @@ use crate::walk::{MAX_OBJECTS, Place, Walk};
 pub unsafe fn find(api: &Api, interpreter: &Interpreter) -> Result<HeapGraph, String> {
     // SAFETY: as the caller promises.
     unsafe {
-        let torch = torch(api)?;
         Calm::begin(api);
+        let torch = torch(api)?;
         let mut walk = Walk::new(api, interpreter, torch);
         add_program(&mut walk, api, interpreter);
         add_libraries(&mut walk, api);
@@ -65,11 +65,24 @@ pub unsafe fn find_in_place(
 ) -> Result<(HeapGraph, String), String> {
     // SAFETY: as the caller promises. No code of the program runs until the references are dropped.
     unsafe {
-        let torch = torch(api)?;
         if symbols::in_process(c"PyGC_Disable").is_null() {
             return Err("this version of Python cannot stop its garbage collector".to_owned());
         }
         let calm = Calm::begin(api);
+        let found = torch(api).map(|torch| search_within(api, interpreter, torch, limit));
+        calm.end(api);
+        found
+    }
+}
+
+/// Finds what holds the memory, for a limited time, as [`find_in_place`].
+///
+/// # Safety
+///
+/// As there, while a [`Calm`] lasts.
+unsafe fn search_within(api: &Api, interpreter: &Interpreter, torch: Torch, limit: Duration) -> (HeapGraph, String) {
+    // SAFETY: as the caller promises.
+    unsafe {
         let mut walk = Walk::new(api, interpreter, torch);
         // Names and the smaller graph take time, too.
         walk.stop_after(limit / 2);
@@ -90,9 +103,7 @@ pub unsafe fn find_in_place(
             0 => "garbage".to_owned(),
             waiting => format!("{waiting} objects, what only they refer to, and garbage"),
         };
-        let graph = reduced(&Builder::new(&walk, interpreter).graph());
-        calm.end(api);
-        Ok((graph, skipped))
+        (reduced(&Builder::new(&walk, interpreter).graph()), skipped)
     }
 }
 
@@ -124,11 +135,7 @@ impl Calm {
             let was_collecting = switch_collector(c"PyGC_Disable");
             if was_collecting.is_none() {
                 // Before 3.10.
-                let module = (api.PyDict_GetItemString)((api.PyImport_GetModuleDict)(), c"gc".as_ptr());
-                let disable = if module.is_null() { module } else { names::attribute(api, module, c"disable") };
-                if !disable.is_null() {
-                    (api.PyObject_CallFunctionObjArgs)(disable, ptr::null_mut::<c_void>());
-                }
+                names::call(api, names::module(api, c"gc"), c"disable", ptr::null_mut());
             }
             Self { exception, was_collecting, overrides: Torch::disable_overrides(api) }
         }
@@ -164,9 +171,8 @@ unsafe fn switch_collector(name: &CStr) -> Option<bool> {
 unsafe fn add_program(walk: &mut Walk, api: &Api, interpreter: &Interpreter) {
     // SAFETY: as for `find`.
     unsafe {
-        let modules = (api.PyImport_GetModuleDict)();
         for main in [c"__main__", c"__mp_main__"] {
-            let module = (api.PyDict_GetItemString)(modules, main.as_ptr());
+            let module = names::module(api, main);
             if !module.is_null() {
                 walk.add_module("__main__".into(), module);
             }

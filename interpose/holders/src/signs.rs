@@ -1,9 +1,8 @@
 //! Signs of memory that only C++ holds: autocast's weight cache, and tensors that were sent to another process.
 
-use std::ffi::{CStr, c_void};
 use std::ptr;
 
-use interpose_python::api::{Api, Object};
+use interpose_python::api::Api;
 
 use crate::{names, objects};
 
@@ -32,18 +31,10 @@ pub unsafe fn of(api: &Api) -> &'static str {
 unsafe fn is_autocast(api: &Api) -> bool {
     // SAFETY: as for `of`. PyTorch's functions read a variable of the thread.
     unsafe {
-        let native = module(api, c"torch._C");
+        let native = names::module(api, c"torch._C");
         [c"is_autocast_enabled", c"is_autocast_cache_enabled"].iter().all(|name| {
-            let function = if native.is_null() { native } else { names::attribute(api, native, name) };
-            if function.is_null() {
-                return false;
-            }
-            let answer = objects::own((api.PyObject_CallFunctionObjArgs)(function, ptr::null_mut::<c_void>()));
-            if answer.is_null() {
-                (api.PyErr_Clear)();
-                return false;
-            }
-            (api.PyLong_AsUnsignedLongLong)(answer) == 1
+            let answer = names::call(api, native, name, ptr::null_mut());
+            !answer.is_null() && (api.PyLong_AsUnsignedLongLong)(answer) == 1
         })
     }
 }
@@ -53,7 +44,7 @@ unsafe fn is_autocast(api: &Api) -> bool {
 unsafe fn has_sent(api: &Api) -> bool {
     // SAFETY: as for `of`; the dictionary does not change, since no code runs.
     unsafe {
-        let reductions = module(api, c"torch.multiprocessing.reductions");
+        let reductions = names::module(api, c"torch.multiprocessing.reductions");
         if reductions.is_null() {
             return false;
         }
@@ -69,9 +60,4 @@ unsafe fn has_sent(api: &Api) -> bool {
         }
         false
     }
-}
-
-unsafe fn module(api: &Api, name: &CStr) -> Object {
-    // SAFETY: as for `of`.
-    unsafe { (api.PyDict_GetItemString)((api.PyImport_GetModuleDict)(), name.as_ptr()) }
 }

@@ -1,10 +1,11 @@
 //! References of tensors and nodes of autograd graphs in C++, by PyTorch's own getters.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::c_void;
 use std::ptr;
 
 use interpose_python::api::{Api, Object};
 
+use crate::names;
 use crate::objects::{self, NoArguments, Property, own};
 use crate::types::{TypeInfo, inherited};
 use memlab_holders::EdgeKind;
@@ -31,28 +32,17 @@ impl Torch {
     pub unsafe fn find(api: &Api) -> Option<Self> {
         // SAFETY: the caller holds the GIL; the modules and classes live as long as the process.
         unsafe {
-            let modules = (api.PyImport_GetModuleDict)();
-            let native = (api.PyDict_GetItemString)(modules, c"torch._C".as_ptr());
-            if native.is_null() {
-                return None;
-            }
-            let attribute = |name: &CStr| {
-                let found = own((api.PyObject_GetAttrString)(native, name.as_ptr()));
-                if found.is_null() {
-                    (api.PyErr_Clear)();
-                }
-                found
-            };
-            let mut tensor = attribute(c"TensorBase");
+            let native = names::module(api, c"torch._C");
+            let mut tensor = names::attribute(api, native, c"TensorBase");
             if tensor.is_null() {
-                tensor = attribute(c"_TensorBase"); // Before PyTorch 2.2.
+                tensor = names::attribute(api, native, c"_TensorBase"); // Before PyTorch 2.2.
             }
             if tensor.is_null() {
                 return None;
             }
             Some(Self {
                 tensor,
-                function_base: attribute(c"_FunctionBase"),
+                function_base: names::attribute(api, native, c"_FunctionBase"),
                 data_ptr: objects::method(tensor, c"data_ptr")?,
                 is_cuda: inherited(tensor, c"is_cuda")?,
                 is_leaf: inherited(tensor, c"is_leaf")?,
@@ -72,22 +62,13 @@ impl Torch {
     pub unsafe fn disable_overrides(api: &Api) -> Object {
         // SAFETY: the caller holds the GIL.
         unsafe {
-            let native = (api.PyDict_GetItemString)((api.PyImport_GetModuleDict)(), c"torch._C".as_ptr());
+            let native = names::module(api, c"torch._C");
             for name in [c"DisableTorchFunctionSubclass", c"DisableTorchFunction"] {
-                let class = own((api.PyObject_GetAttrString)(native, name.as_ptr()));
-                if class.is_null() {
-                    (api.PyErr_Clear)();
-                    continue;
-                }
-                let guard = own((api.PyObject_CallFunctionObjArgs)(class, ptr::null_mut::<c_void>()));
+                let guard = names::call(api, native, name, ptr::null_mut());
                 if !guard.is_null() {
-                    let enter = own((api.PyObject_GetAttrString)(guard, c"__enter__".as_ptr()));
-                    if !enter.is_null() {
-                        own((api.PyObject_CallFunctionObjArgs)(enter, ptr::null_mut::<c_void>()));
-                    }
+                    names::call(api, guard, c"__enter__", ptr::null_mut());
+                    return guard;
                 }
-                (api.PyErr_Clear)();
-                return guard;
             }
             ptr::null_mut()
         }
@@ -104,12 +85,12 @@ impl Torch {
         }
         // SAFETY: as the caller promises. An empty format makes None.
         unsafe {
-            let exit = own((api.PyObject_GetAttrString)(guard, c"__exit__".as_ptr()));
-            let none = own((api.Py_BuildValue)(c"".as_ptr()));
+            let exit = names::attribute(api, guard, c"__exit__");
+            let none = names::owned(api, (api.Py_BuildValue)(c"".as_ptr()));
             if !exit.is_null() && !none.is_null() {
-                own((api.PyObject_CallFunctionObjArgs)(exit, none, none, none, ptr::null_mut::<c_void>()));
+                let arguments_end = ptr::null_mut::<c_void>();
+                names::owned(api, (api.PyObject_CallFunctionObjArgs)(exit, none, none, none, arguments_end));
             }
-            (api.PyErr_Clear)();
         }
     }
 
@@ -178,8 +159,10 @@ impl Torch {
             for property in &info.saved {
                 let saved = property.of(node);
                 each_item(api, saved, &mut |entry| {
-                    let data = own((api.PyObject_GetAttrString)(entry, c"data".as_ptr()));
-                    if data.is_null() { (api.PyErr_Clear)() } else { look(data, EdgeKind::Saved) }
+                    let data = names::attribute(api, entry, c"data");
+                    if !data.is_null() {
+                        look(data, EdgeKind::Saved);
+                    }
                 });
             }
         }

@@ -3,7 +3,6 @@
 //! Modules, classes and running frames are roots. References to them are left out: what only a root dominates has the same
 //! name either way, and the graph that remains is small.
 
-use std::ffi::c_void;
 use std::mem;
 use std::ptr;
 use std::time::Duration;
@@ -13,6 +12,7 @@ use interpose_python::api::{Api, Object};
 use interpose_python::walk::{Interpreter, RawFrame};
 use memlab_holders::EdgeKind;
 
+use crate::names;
 use crate::objects;
 use crate::opaque;
 use crate::signs;
@@ -413,20 +413,5 @@ impl<'a> Walk<'a> {
 /// All objects that the collector tracks, as a list; null if it cannot be had.
 unsafe fn tracked(api: &Api) -> Object {
     // SAFETY: the caller holds the GIL.
-    unsafe {
-        let module = (api.PyDict_GetItemString)((api.PyImport_GetModuleDict)(), c"gc".as_ptr());
-        if module.is_null() {
-            return module;
-        }
-        let function = objects::own((api.PyObject_GetAttrString)(module, c"get_objects".as_ptr()));
-        let list = if function.is_null() {
-            function
-        } else {
-            objects::own((api.PyObject_CallFunctionObjArgs)(function, ptr::null_mut::<c_void>()))
-        };
-        if list.is_null() {
-            (api.PyErr_Clear)();
-        }
-        list
-    }
+    unsafe { names::call(api, names::module(api, c"gc"), c"get_objects", ptr::null_mut()) }
 }
