@@ -2,12 +2,15 @@
 
 import json
 import re
+import subprocess
 
 import pytest
 from conftest import ROOT
 from leak_cases import CASES, PROGRAMS
 
 GROWTH = {"leak", "earlier_forwards", "graph_pools"}
+SPAN = re.compile(r"from (?:the end of step|iteration) (\d+) to (?:the end of step|iteration) (\d+)")
+TABLE = re.compile(r"between ((?:the ends of steps|iterations) \d+ and \d+.*?: .*)", re.IGNORECASE)
 
 
 def started(memlab, case, replacements=(), first=""):
@@ -24,6 +27,19 @@ def started(memlab, case, replacements=(), first=""):
     return run, {key: int(value) for key, value in counters.items()}, findings
 
 
+def growth_tables(memlab):
+    """Titles of the tables of growth in the text reports of the first run, which those in HTML repeat."""
+    titles = []
+    for trace in memlab.folder.glob("changed-0/*.jsonl"):
+        report = [memlab.command, "report", trace]
+        options = {"capture_output": True, "text": True, "check": True, "env": memlab.environment(COLUMNS=200)}
+        shown = TABLE.findall(subprocess.run(report, **options).stdout)
+        page = re.sub(r"<[^>]*>", "", subprocess.run([*report, "--html", "-"], **options).stdout)
+        assert all(title in page for title in shown), shown
+        titles += shown
+    return titles
+
+
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES])
 def test_a_leak_is_found_with_its_holder_and_cure(memlab, case):
     for package in case.needs:
@@ -34,8 +50,14 @@ def test_a_leak_is_found_with_its_holder_and_cure(memlab, case):
     if not case.finding:
         # THEN one that only looks like a leak has no finding of growth
         assert not GROWTH & {finding["kind"] for finding in findings}, findings
+        titles = growth_tables(memlab)
+        assert titles and all(title.endswith((": none", ", no leak found")) for title in titles), titles
         return
-    # THEN the holder and the cure are named
+    # THEN the table of growth has the steps or iterations of the finding
+    for first, last in (span.groups() for finding in said if (span := SPAN.search(finding["what"]))):
+        titles = [title for title in growth_tables(memlab) if f" {first} and {last}" in title]
+        assert titles and not any("none" in title or "no leak" in title for title in titles), titles
+    # AND the holder and the cure are named
     assert any(re.search(case.holder, finding["what"]) for finding in findings), findings
     assert any(case.cure in finding["next"] for finding in said), findings
     # AND with the cure the memory is freed, and no finding is left

@@ -70,8 +70,10 @@ pub struct StackAccumulation {
     pub stack: u32,
     /// Line that counts the stack; `None`: the stack has no Python frame.
     pub line: Option<Arc<Line>>,
-    /// Bytes.
+    /// Growth in bytes.
     pub bytes: u64,
+    /// Bytes before it.
+    pub before: u64,
     /// Category of most of the bytes.
     pub category: Category,
     /// Number of the stack's curve: stacks with one curve grew together, probably for one cause.
@@ -235,6 +237,7 @@ fn by_stack(
             stack,
             line: symbols.line(book.lines[book.line_of(cell) as usize].id).cloned(),
             bytes: sum.after.saturating_sub(sum.before),
+            before: sum.before,
             category: cell.key.classification.category(),
             curve: lines.get(&book.line_of(cell)).copied().unwrap_or(0),
             makes_graph: sum.makes_graph,

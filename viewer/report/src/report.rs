@@ -4,6 +4,7 @@ mod advice;
 mod at;
 mod bar;
 mod gpu_time;
+mod growth;
 mod html;
 mod job;
 mod json;

@@ -261,11 +261,16 @@ fn grown(model: &Model, device: &DeviceView, span: &AccumulationSpan, bytes: u64
             to.saturating_sub(1),
             rate(model, device, from, to, bytes)
         ),
-        AccumulationSpan::Iterations { from, to } => {
-            format!("{grown} from iteration {from} to iteration {to} ({} an iteration)", rate_over(from, to))
-        }
+        AccumulationSpan::Iterations { from, to } => format!(
+            "{grown} from iteration {} to iteration {} ({} an iteration)",
+            from.saturating_sub(1),
+            to.saturating_sub(1),
+            rate_over(from, to)
+        ),
         AccumulationSpan::AfterSteps { from, to } => format!(
-            "{grown} from iteration {from} to iteration {to} after the last step ({} an iteration)",
+            "{grown} from iteration {} to iteration {} after the last step ({} an iteration)",
+            from.saturating_sub(1),
+            to.saturating_sub(1),
             rate_over(from, to)
         ),
         AccumulationSpan::Released { from, to, times } => format!(

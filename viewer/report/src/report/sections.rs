@@ -1,8 +1,9 @@
 //! Sections of the report on one device.
 
-use memlab_trace::{Category, DeviceView, GrowthUnit, LineView, OomView, Scope};
+use memlab_trace::{Category, DeviceView, LineView, OomView, Scope};
 
 use super::bar;
+use super::growth;
 use super::names::ReportNames;
 use memlab_base::category::category_names;
 use memlab_base::findings::{self, Finding, GrowingLine, PoolsOfLine, advice::advice};
@@ -246,37 +247,24 @@ pub(super) fn section(title: &str, table: &Table, rest: Option<String>, columns:
     lines
 }
 
-/// Leaks: lines that hold more after every step.
+/// Lines whose memory grew.
 pub(super) fn growth(names: &ReportNames<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
-    let Some(compared) = names.model.growth_moments(device.index) else { return Vec::new() };
-    let growth = names.model.growth(device.index);
-    let (moments, rate) = match compared.unit {
-        GrowthUnit::Steps => ("the ends of steps", "a step"),
-        GrowthUnit::Iterations => ("iterations", "an iteration"),
-    };
-    let Some(first) = growth.first() else {
-        let (from, to) = (compared.from.saturating_sub(1), compared.to.saturating_sub(1));
-        return vec![format!("Growth between {moments} {from} and {to}: none")];
-    };
-    let total = growth.iter().fold(0_u64, |sum, line| sum.saturating_add(line.to_bytes - line.from_bytes));
-    let mut table = Table::new(&["growth", rate, "before", "after", "line"]);
-    for line in growth.iter().take(MAX_GROWING_LINES) {
-        table.row(vec![
-            size(line.to_bytes - line.from_bytes),
-            size(line.bytes_per_step.max(0.0) as u64),
-            size(line.from_bytes),
-            size(line.to_bytes),
-            names.line(line.line.as_ref()),
-        ]);
+    let mut parts = Vec::new();
+    for grown in growth::tables(names.model, device.index) {
+        let title = format!("Growth between {}: {}", grown.moments, grown.total());
+        let mut table = Table::new(&["growth", grown.rate_title, "before", "after", "line"]);
+        for line in grown.lines.iter().take(MAX_GROWING_LINES) {
+            table.row(vec![
+                size(line.growth()),
+                size(line.rate),
+                size(line.from_bytes),
+                size(line.to_bytes),
+                names.line(line.line.as_ref()),
+            ]);
+        }
+        parts.extend(if table.is_empty() { vec![title] } else { section(&title, &table, None, columns) });
     }
-    let title = format!(
-        "Growth between {moments} {} and {}: {} on {}",
-        first.from_step - 1,
-        first.to_step - 1,
-        size(total),
-        if growth.len() == 1 { "one line".to_owned() } else { format!("{} lines", growth.len()) }
-    );
-    section(&title, &table, None, columns)
+    parts
 }
 
 /// Unallocated reserved memory, and the size of the holes.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use maud::{Markup, html};
 use memlab_trace::{CodeOrigin, DeviceView, LayerView, Line, LineView, Model, Scope, StepView};
 
+use super::super::growth::{self, GrownLine, GrowthTable};
 use super::super::names::ReportNames;
 use super::super::sections::share_title;
 use super::super::training::computed;
@@ -205,34 +206,28 @@ pub(super) fn ranges_at(devices: usize, held: &Holdings) -> Markup {
     )
 }
 
-/// Lines that hold more at the end of the last step than after warm-up.
+/// Lines whose memory grew.
 pub(super) fn growth(names: &ReportNames<'_>, device: &DeviceView) -> Markup {
-    let ended: u64 = names.model.device_steps(device.index).iter().fold(0, |sum, step| sum.saturating_add(step.steps));
-    if ended < 2 {
-        return Markup::default();
+    html! {
+        @for grown in growth::tables(names.model, device.index) {
+            p { "Between " (grown.moments) ": " (grown.total()) "." }
+            @if !grown.lines.is_empty() {
+                (growth_table(names, &grown))
+            }
+        }
     }
-    let growth = names.model.growth(device.index);
-    let Some(first) = growth.first() else {
-        let from = names.model.growth_moments(device.index).map_or(0, |compared| compared.from.saturating_sub(1));
-        return html! { p { "None between the ends of steps " (from) " and " (ended - 1) "." } };
-    };
-    let more = |line: &memlab_trace::GrowthView| line.to_bytes - line.from_bytes;
-    let total = growth.iter().map(more).fold(0, u64::saturating_add);
-    let most = Some(more(first));
+}
+
+fn growth_table(names: &ReportNames<'_>, grown: &GrowthTable) -> Markup {
+    let most = grown.lines.first().map(GrownLine::growth);
     let columns: [Column<'_, _>; 5] = [
-        ("growth", Kind::Sorted, &|line| bytes(more(line), most)),
-        ("a step", Kind::Number, &|line| bytes(line.bytes_per_step.max(0.0) as u64, None)),
+        ("growth", Kind::Sorted, &|line: &GrownLine| bytes(line.growth(), most)),
+        (grown.rate_title, Kind::Number, &|line| bytes(line.rate, None)),
         ("before", Kind::Number, &|line| bytes(line.from_bytes, None)),
         ("after", Kind::Number, &|line| bytes(line.to_bytes, None)),
         ("line", Kind::Name, &|line| place(names, line.line.as_ref())),
     ];
-    html! {
-        p {
-            "Between the ends of steps " (first.from_step.saturating_sub(1)) " and " (first.to_step.saturating_sub(1))
-            ": " (size(total)) " on " (plural(growth.len() as u64, "line")) "."
-        }
-        (capped("growth", &growth, MAX_SHORT_ROWS, more, &columns))
-    }
+    capped("growth", &grown.lines, MAX_SHORT_ROWS, GrownLine::growth, &columns)
 }
 
 /// A step, with the one before it.
