@@ -1,5 +1,6 @@
 """Trains with a framework: `framed.py KIND [SETTINGS]`, where KIND is `trainer`, `evaluation`, `lightning`, `accelerate` or
-`imports`, and SETTINGS a dict of arguments for the framework. `ADVICE` is the code of an advice to offload activations.
+`imports`, and SETTINGS a dict of arguments for the framework, of `rows`, of `samples`, and of `argmax`: the Trainer's
+evaluation keeps the best word instead of all logits. `ADVICE` is the code of an advice to offload activations.
 Prints PyTorch's peak."""
 
 import ast
@@ -18,6 +19,8 @@ from torch.utils.data import DataLoader
 KIND = sys.argv[1]
 SETTINGS = ast.literal_eval(sys.argv[2]) if len(sys.argv) > 2 else {}
 ROWS = SETTINGS.pop("rows", 8)
+SAMPLES = SETTINGS.pop("samples", 4 * ROWS)
+REDUCE = (lambda logits, _labels: logits.argmax(-1)) if SETTINGS.pop("argmax", False) else None
 STEPS = 4
 ADVICE = {}
 exec(os.environ.get("ADVICE", ""), ADVICE)
@@ -41,10 +44,11 @@ def with_trainer(folder, evaluates):
         folder, max_steps=STEPS, per_device_train_batch_size=ROWS, per_device_eval_batch_size=ROWS, report_to=[],
         save_strategy="no", dataloader_num_workers=0, **SETTINGS,
     )  # fmt: skip
-    rows = samples(STEPS * ROWS)
+    rows = samples(SAMPLES)
     metrics = (lambda results: {"rows": len(results.predictions)}) if evaluates else None
     trainer = ADVICE.get("OffloadingTrainer", transformers.Trainer)(
-        llama(), arguments, train_dataset=rows, eval_dataset=rows * 8, compute_metrics=metrics
+        llama(), arguments, train_dataset=rows, eval_dataset=rows * 8, compute_metrics=metrics,
+        preprocess_logits_for_metrics=REDUCE,
     )
     trainer.evaluate() if evaluates else trainer.train()
 
