@@ -47,7 +47,11 @@ def with_trainer(folder, evaluates):
     rows = samples(SAMPLES)
     metrics = (lambda results: {"rows": len(results.predictions)}) if evaluates else None
     trainer = ADVICE.get("OffloadingTrainer", transformers.Trainer)(
-        llama(), arguments, train_dataset=rows, eval_dataset=rows * 8, compute_metrics=metrics,
+        llama(),
+        arguments,
+        train_dataset=rows,
+        eval_dataset=rows * 8,
+        compute_metrics=metrics,
         preprocess_logits_for_metrics=REDUCE,
     )
     trainer.evaluate() if evaluates else trainer.train()
