@@ -29,6 +29,13 @@ ON_GPU = bool(os.environ.get("MEMLAB_ON_GPU"))
 # The Python that runs the programs: `tests/versions.sh` sets others, with older versions of PyTorch.
 PYTHON = os.environ.get("MEMLAB_PYTHON", sys.executable)
 
+
+def runs_the_package(python):
+    """Returns true if this Python is new enough for the package memlab."""
+    command = [python, "-c", "import sys; sys.exit(sys.version_info < (3, 10))"]
+    return subprocess.run(command, check=False).returncode == 0
+
+
 # A race in PyTorch and CPython before 3.14, also without memlab: an autograd thread that requests the GIL while the
 # interpreter is finalizing is ended in a C++ function that must not be unwound. The simulated card prevents it (see
 # simgpu/runtime/src/thread_exit.rs); on a real one such a run is repeated.

@@ -19,7 +19,7 @@ versions='
 2.8  3.13,3.12,3.11,3.10  torch==2.8.0  numpy    timm transformers>=4.55,<5
 2.11 3.12,3.13,3.11,3.10  torch==2.11.0 numpy    timm transformers>=4.55
 '
-tests='see/test_exact.py see/test_kinds.py see/test_layers.py tools/test_tracker.py tools/test_line_profiler.py see/test_annotate.py'
+tests='see/test_exact.py see/test_kinds.py see/test_layers.py tools/test_tracker.py tools/test_line_profiler.py see/test_annotate.py see/test_holders.py'
 # One plan and one applied advice.
 tests+=' know/test_plan.py::test_two_small_batches_give_the_others_to_the_byte[gan]'
 tests+=' know/test_advice.py::test_a_change_gives_the_predicted_peak[gradients-gradients]'
@@ -80,7 +80,7 @@ if [ "${1:-}" = --old ]; then
     read -ra packages <<<"${packages%transformers*}"
     python=$(environment "$torch" "$pythons" "${packages[@]}") || exit $(($? - 1))
     echo "memlab: PyTorch $torch, $("$python" --version)"
-    run "$python" see/test_exact.py see/test_kinds.py see/test_agent.py::test_the_heap_search_holds_no_references
+    run "$python" see/test_exact.py see/test_kinds.py see/test_holders.py see/test_agent.py::test_the_heap_search_holds_no_references
     exit
 fi
 

@@ -5,8 +5,12 @@ import json
 from pathlib import Path
 
 import pytest
+from conftest import PYTHON, runs_the_package
 
 PROGRAMS = Path(__file__).parent / "programs"
+
+if not runs_the_package(PYTHON):
+    pytest.skip("the package needs CPython 3.10", allow_module_level=True)
 
 
 def searched(memlab, name, **options):

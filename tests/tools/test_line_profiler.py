@@ -2,13 +2,12 @@
 
 import json
 import re
-import subprocess
 from pathlib import Path
 from textwrap import dedent
 
 import memlab as package
 import pytest
-from conftest import PYTHON, ROOT
+from conftest import PYTHON, ROOT, runs_the_package
 from memlab import _native
 from memlab.compat._lines.columns import value_of
 from tool_runs import START, run_tool
@@ -492,10 +491,7 @@ def test_lines_are_marked_on_every_cpython(memlab, python):
     # GIVEN a CPython, with PyTorch or not, WHEN functions run THEN each line's count equals its executions
     script = memlab.folder / "hits.py"
     script.write_text(HITS)
-    version = subprocess.run(
-        [python, "-c", "import sys; print(sys.version_info[:2] >= (3, 10))"], capture_output=True, text=True
-    )
-    if version.stdout.strip() != "True":
+    if not runs_the_package(python):
         pytest.skip("the package needs CPython 3.10")
     process = memlab.start(python, script, ROOT / "python", preload=False)
     output, errors = process.communicate(timeout=HANG_SECONDS)

@@ -2,7 +2,9 @@
 
 use std::ffi::c_void;
 use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
 
+use interpose_base::symbols;
 use interpose_python::api::{Api, Object};
 
 use crate::names;
@@ -21,6 +23,7 @@ pub struct Torch {
     grad: Property,
     grad_fn: Property,
     base: Property,
+    saved: SavedTensors,
 }
 
 impl Torch {
@@ -50,6 +53,7 @@ impl Torch {
                 grad: inherited(tensor, c"grad")?,
                 grad_fn: inherited(tensor, c"grad_fn")?,
                 base: inherited(tensor, c"_base")?,
+                saved: SavedTensors::find(api, native)?,
             })
         }
     }
@@ -159,11 +163,71 @@ impl Torch {
             for property in &info.saved {
                 let saved = property.of(node);
                 each_item(api, saved, &mut |entry| {
-                    let data = names::attribute(api, entry, c"data");
+                    let data = self.saved.data(api, entry);
                     if !data.is_null() {
                         look(data, EdgeKind::Saved);
                     }
                 });
+            }
+        }
+    }
+}
+
+/// Way to the tensor in a `torch._C._autograd.SavedTensor` that runs none of the program's hooks.
+enum SavedTensors {
+    /// The attribute `data`.
+    Attribute,
+    /// `THPVariable_Wrap` of the first field in C++, and the class of the objects: before PyTorch 2.7.
+    Field { class: Object, wrap: Wrap },
+}
+
+/// `PyObject *THPVariable_Wrap(at::TensorBase)` or `(const at::TensorBase &)`. Both receive the address of a tensor; the first
+/// may take it.
+type Wrap = unsafe extern "C" fn(*mut *mut TensorCounts) -> Object;
+
+/// The beginning of `c10::TensorImpl`.
+#[repr(C)]
+struct TensorCounts {
+    methods: *const c_void,
+    references: AtomicU32,
+}
+
+/// Address of the C++ object in an instance of a class that pybind11 defines.
+const PYBIND_VALUE: usize = 16;
+
+impl SavedTensors {
+    unsafe fn find(api: &Api, native: Object) -> Option<Self> {
+        // SAFETY: the caller holds the GIL.
+        unsafe {
+            let class = names::attribute(api, names::attribute(api, native, c"_autograd"), c"SavedTensor");
+            if !names::attribute(api, class, c"data").is_null() {
+                return Some(Self::Attribute);
+            }
+            let wrap = [c"_Z16THPVariable_WrapN2at10TensorBaseE", c"_Z16THPVariable_WrapRKN2at10TensorBaseE"]
+                .into_iter()
+                .map(|symbol| symbols::in_loaded_library(c"libtorch_python.so", symbol))
+                .find(|function| !function.is_null())?;
+            (!class.is_null()).then(|| Self::Field { class, wrap: std::mem::transmute::<*mut c_void, Wrap>(wrap) })
+        }
+    }
+
+    /// The tensor: a reference that the search owns. Null if the entry is none, or a hook packed its tensor.
+    unsafe fn data(&self, api: &Api, entry: Object) -> Object {
+        // SAFETY: the caller holds the GIL. The field holds one reference, and `taken` another during the call.
+        unsafe {
+            match self {
+                Self::Attribute => names::attribute(api, entry, c"data"),
+                Self::Field { class, wrap } if objects::class_of(entry) == *class => {
+                    let saved: *const *mut TensorCounts = objects::read(entry, PYBIND_VALUE);
+                    let mut taken = *saved;
+                    (*taken).references.fetch_add(1, Ordering::Relaxed);
+                    let data = names::owned(api, wrap(&raw mut taken));
+                    if taken == *saved {
+                        (*taken).references.fetch_sub(1, Ordering::Relaxed);
+                    }
+                    data
+                }
+                Self::Field { .. } => ptr::null_mut(),
             }
         }
     }

@@ -132,7 +132,7 @@ def change():
         number += 1
 
 
-thread = threading.Thread(target=change)
+thread = threading.Thread(target=change, daemon=True)
 thread.start()
 if "frozen" in sys.argv:
     gc.freeze()
