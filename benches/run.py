@@ -104,7 +104,7 @@ BENCHES = {
         f"PYTHONPATH=python {SIMULATED} {PYTHON} benches/holders.py",
     ),
     "leaks": Bench(
-        "Search for what holds memory: the pause of the program, and the time of the search, by the size of the heap.",
+        "Programs that leak, and clean ones: what the report names, and what the release of the holder frees.",
         f"PYTHONPATH=python {SIMULATED} {PYTHON} benches/leaks.py",
     ),
     "feed": Bench(
