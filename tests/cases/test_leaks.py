@@ -31,10 +31,10 @@ def growth_tables(memlab):
     """Titles of the tables of growth in the text reports of the first run, which those in HTML repeat."""
     titles = []
     for trace in memlab.folder.glob("changed-0/*.jsonl"):
-        report = [memlab.command, "report", trace]
+        report = [memlab.command, "report"]
         options = {"capture_output": True, "text": True, "check": True, "env": memlab.environment(COLUMNS=200)}
-        shown = TABLE.findall(subprocess.run(report, **options).stdout)
-        page = re.sub(r"<[^>]*>", "", subprocess.run([*report, "--html", "-"], **options).stdout)
+        shown = TABLE.findall(subprocess.run([*report, "--full", trace], **options).stdout)
+        page = re.sub(r"<[^>]*>", "", subprocess.run([*report, "--html", "-", trace], **options).stdout)
         assert all(title in page for title in shown), shown
         titles += shown
     return titles

@@ -127,7 +127,7 @@ def test_offload_advice_has_the_cost_that_the_link_cannot_hide(memlab, recorded)
     # THEN the wait is the cost; it is unknown for a step whose GPU waits for its host, AND the advice explains this
     assert advice["gpu_ns"] > 0
     assert advice["cost_ns"] == (None if answer["waits_for_host"] else advice["gpu_ns"])
-    assert "The link carries" in advice["because"] and "waits for the rest" in advice["because"]
+    assert "The bus carries" in advice["because"] and "waits for the rest" in advice["because"]
 
 
 FOLLOWED = [
@@ -269,7 +269,7 @@ def test_useless_changes_are_listed_as_tried(memlab, recorded):
 def test_the_report_has_a_chapter_on_it(memlab, recorded):
     # GIVEN a recorded training run; THEN its report contains the command's advice, as text, page and JSON
     trace, _ = recorded("gpt")
-    command = [memlab.command, "report", trace]
+    command = [memlab.command, "report", "--full", trace]
     text = subprocess.run(command, capture_output=True, text=True, env=memlab.environment()).stdout
     assert "Advice for the peak of cuda:0, " in text and "partial(checkpoint" in text
     page = subprocess.run([*command, "--html", "-"], capture_output=True, text=True, env=memlab.environment()).stdout

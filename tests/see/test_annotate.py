@@ -165,7 +165,7 @@ def test_the_report_has_a_table_of_ranges(memlab):
         return page.read_text() if "--html" in arguments else done.stdout
 
     # THEN it is in the text, of the whole run and of a moment, and on the page
-    for text in (report(), report("--at", "end")):
+    for text in (report("--full"), report("--at", "end")):
         (row,) = (line for line in text.splitlines() if line.endswith("  setup/weights"))
         assert row.split()[:2] == ["2.00", "MiB"]
         assert "Named ranges" in text and "(outside any range)" in text

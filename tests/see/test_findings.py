@@ -53,11 +53,11 @@ def test_leaks_are_found_with_their_cause_and_remedy(memlab):
     said = {name: found[name]["findings"][0]["what"] for name in names}
     evaluation = line_of("kept.append((model(x) - x)")
     for name in ["evaluates", "epochs"]:
-        assert f"{line_of('return self.outer')} Net.forward and 2 more lines." in said[name], said[name]
+        assert f"{line_of('return self.outer')} Net.forward and 2 more lines allocate it." in said[name], said[name]
         assert "activations of the forward that" in said[name] and f"{evaluation} evaluate calls" in said[name]
         assert "; backward never uses them." in said[name]
         assert "torch.no_grad()" in found[name]["findings"][0]["next"]
-    assert "at each of 3 times, 10 steps apart" in said["epochs"], said["epochs"]
+    assert "every 10 steps, 3 times" in said["epochs"], said["epochs"]
     assert "22.0 MiB from the end of step 1 to the end of step 23 (1.00 MiB a step)" in said["losses"], said["losses"]
     assert f"{line_of('y = model(x)')} step calls; they stay allocated after backward" in said["losses"]
     assert ".item()" in found["losses"]["findings"][0]["next"]
@@ -65,16 +65,16 @@ def test_leaks_are_found_with_their_cause_and_remedy(memlab):
     # AND following the advice removes it
     for name in names:
         assert kinds(found[f"{name}+mended"]) == [], name
-    # AND the text report, the page and the summary have the same text
+    # AND the text report and the page have the same text, and the dashboard the verdict and the cure
     trace = found["evaluates"]["trace"]["path"]
-    text = subprocess.run([memlab.command, "report", trace], capture_output=True, text=True).stdout
+    text = subprocess.run([memlab.command, "report", "--full", trace], capture_output=True, text=True).stdout
     page = subprocess.run([memlab.command, "report", "--html", "-", trace], capture_output=True, text=True).stdout
     view = subprocess.run(
         [memlab.command, "view", "--once", "--size", "600x40", trace], capture_output=True, text=True
     ).stdout
     assert text.index("Findings") < text.index("=== Device")
     assert "backward never uses them" in " ".join(text.split())
-    assert "backward never uses them" in page and "backward never uses them" in view
+    assert "backward never uses them" in page and "Grows" in view and "torch.no_grad()" in view
 
 
 def test_holes_are_found_and_expandable_segments_close_them(memlab):
@@ -126,7 +126,8 @@ def test_spilled_memory_is_not_used_memory_and_a_higher_limit_helps(memlab, limi
         return
     # A context of 256 MiB leaves room for four blocks of 60 MiB; the other six are on the host.
     assert kinds(report) == ["spilling"] and device["host_bytes_at_peak"] == 360 << 20
-    text = subprocess.run([memlab.command, "report", report["trace"]["path"]], capture_output=True, text=True).stdout
+    command = [memlab.command, "report", "--full", report["trace"]["path"]]
+    text = subprocess.run(command, capture_output=True, text=True).stdout
     assert "600 MiB reserved and 496 MiB in use at that moment\n  and 360 MiB in host memory" in text, text
     assert "a limit of 500 MiB was set" in text and "- in host memory     -360 MiB" in text
     page = subprocess.run(

@@ -150,7 +150,7 @@ def test_some_steps_are_recorded_as_if_all_were(memlab):
     assert sum(recorded.values()) == sum(row["calls"] for row in sampled["kernels"] + sampled["copies"])
     assert [report["devices"][0]["gpu_timed_steps"] for report in (complete, sampled)] == [24, 6]
     text = subprocess.run(
-        [memlab.command, "report", memlab.folder / "long.jsonl"], capture_output=True, text=True, check=True
+        [memlab.command, "report", "--full", memlab.folder / "long.jsonl"], capture_output=True, text=True, check=True
     )
     assert "kernels, copies and fills, of 6 of 24 steps" in text.stdout
     # AND the time between them does not count, not even as waiting for the host
@@ -258,7 +258,7 @@ def test_a_killed_program_has_what_was_written(memlab):
     timed, steps = report["devices"][0]["gpu_timed_steps"], len(report["steps"])
     assert timed < steps
     trace = memlab.folder / "killed.jsonl"
-    text = subprocess.run([memlab.command, "report", trace], capture_output=True, text=True, check=True).stdout
+    text = subprocess.run([memlab.command, "report", "--full", trace], capture_output=True, text=True, check=True).stdout
     assert f", of {timed} of {steps} steps" in text
 
 

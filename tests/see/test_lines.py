@@ -175,7 +175,7 @@ def test_library_lines_are_shown_if_the_programs_lines_only_call_them(memlab, pa
     library = str(packages / "gpulib.py")
 
     def reported(*options):
-        done = subprocess.run([memlab.command, "report", trace, *options], capture_output=True, text=True, check=True)
+        done = subprocess.run([memlab.command, "report", "--full", trace, *options], capture_output=True, text=True, check=True)
         return done.stdout
 
     # THEN the report shows the library's lines and the reason, unless an option overrides it, and shortens nothing in a pipe

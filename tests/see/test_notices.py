@@ -101,7 +101,7 @@ def test_a_command_is_notified_while_the_program_runs(memlab):
     # The second may have followed before the first was seen.
     message, what = (text.replace(" 2 times, first", "") for text in (oom["message"], findings["out_of_memory"]["what"]))
     assert (oom["bytes"], message) == (64 << 30, what)
-    assert leak["bytes"] % MIB == 0 and "allocated by program.py:11 <module>" in leak["message"]
+    assert leak["bytes"] % MIB == 0 and "program.py:11 <module> allocates it" in leak["message"]
     # Free memory may fall further after the notice.
     assert (2 << 30) - device["peak_used_bytes"] <= low["bytes"] < 1.8 * (1 << 30)
     assert low["bytes"] <= low["total_bytes"] - low["used_bytes"]

@@ -68,7 +68,8 @@ def test_beside_pytorch(memlab, library):
     at_end = subprocess.run([memlab.command, "report", run.trace, "--at", "end", "--json"], capture_output=True, check=True)
     held = {line["line"]: line["live_bytes"] for line in json.loads(at_end.stdout)["lines"]}
     assert held[line_with("# in a layer")] == 24 * MIB
-    text = subprocess.run([memlab.command, "report", run.trace], capture_output=True, text=True, check=True).stdout
+    command = [memlab.command, "report", "--full", run.trace]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "of held" in text and "75 %" in text and "300 %" not in text
     # AND the categories sum to the device's used bytes
     assert sum(category["bytes_at_end"] for category in report["categories"]) == device["used_bytes"]

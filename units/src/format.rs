@@ -207,8 +207,10 @@ pub fn percent(part: u64, whole: u64) -> String {
         "<0.1 %".to_owned()
     } else if percent < 9.95 {
         format!("{percent:.1} %")
-    } else {
+    } else if percent < 99.5 || part >= whole {
         format!("{percent:.0} %")
+    } else {
+        format!("{:.1} %", (percent * 10.0).floor() / 10.0)
     }
 }
 

@@ -13,6 +13,7 @@ pub mod holder;
 mod jax_pool;
 mod leak;
 mod pressure;
+mod verdict;
 mod words;
 
 use memlab_trace::Model;
@@ -24,6 +25,7 @@ pub use headline::headline;
 pub use headline::mostly;
 pub use leak::{Growing, growing};
 pub use pressure::{grows, out_of_memory};
+pub use verdict::verdict;
 pub use words::{Word, Words};
 
 /// All findings on a run, most urgent first.

@@ -176,7 +176,7 @@ pub fn wrapped(mark: &str, text: &str, columns: usize) -> Vec<String> {
     let columns = columns.min(MAX_PROSE_COLUMNS);
     let indent = " ".repeat(width(mark) + 1);
     let mut lines = vec![mark.to_owned()];
-    for word in text.split_whitespace() {
+    for word in words(text) {
         match lines.last_mut() {
             Some(line) if width(line) + 1 + width(word) <= columns => {
                 line.push(' ');
@@ -186,6 +186,26 @@ pub fn wrapped(mark: &str, text: &str, columns: usize) -> Vec<String> {
         }
     }
     lines
+}
+
+/// Words of a text. A number and its unit are one word.
+pub fn words(text: &str) -> Vec<&str> {
+    let offset = |word: &str| word.as_ptr().addr() - text.as_ptr().addr();
+    let mut words: Vec<&str> = Vec::new();
+    for word in text.split_whitespace() {
+        match words.last_mut() {
+            Some(number) if is_unit(word) && number.ends_with(|last: char| last.is_ascii_digit()) => {
+                *number = &text[offset(number)..offset(word) + word.len()];
+            }
+            _ => words.push(word),
+        }
+    }
+    words
+}
+
+fn is_unit(word: &str) -> bool {
+    const UNITS: [&str; 11] = ["%", "B", "KiB", "MiB", "GiB", "TiB", "PiB", "ns", "µs", "ms", "s"];
+    UNITS.contains(&word.trim_end_matches([')', ',', '.', ';', ':']))
 }
 
 /// A path as typed in the working directory.

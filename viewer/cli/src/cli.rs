@@ -48,7 +48,8 @@ Examples:
                                            forecast the largest batch that fits, without a GPU
   memlab simulate --card a100-40gb -- python train.py
                                            run on a simulated GPU
-  LD_PRELOAD=libmemlab.so python train.py  record without this command";
+  LD_PRELOAD=/path/to/libmemlab.so python train.py
+                                           record without this command (memlab doctor prints the path)";
 
 #[derive(Debug, Subcommand)]
 enum Command {

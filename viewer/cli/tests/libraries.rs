@@ -63,10 +63,10 @@ fn findings_and_errors_name_the_shown_lines() {
     // GIVEN a run whose own line only calls a library
     let folder = folder();
     // WHEN it is reported THEN findings name the library's lines, and the line that called them
-    let report = memlab(&folder, "report a.jsonl");
+    let report = memlab(&folder, "report --full a.jsonl");
     let found = part(&report, "Findings", "=== Device");
     assert!(found.contains("hub/model.py:90 Block.forward requested 700 MiB"), "{found}");
-    assert!(found.contains("allocated by hub/trainer.py:50 Trainer.train. These are"), "{found}");
+    assert!(found.contains("hub/trainer.py:50 Trainer.train allocates it. It holds"), "{found}");
     assert!(found.contains("in a call from train.py:7 main"), "{found}");
     let error = part(&report, "OUT OF MEMORY", "Peak:");
     assert!(error.contains("requested by hub/model.py:90"), "{error}");

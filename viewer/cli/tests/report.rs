@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use crate::common::trained;
 use memlab_base::text::Style;
 use memlab_report::advice::AdvisedTrace;
-use memlab_report::report::{write_json, write_text};
+use memlab_report::report::{write_brief, write_json, write_text};
 use memlab_trace::load;
 use serde_json::Value;
 
@@ -167,6 +168,24 @@ fn snapshot(name: &str, text: &str) {
 #[test]
 fn an_out_of_memory_comes_first_with_a_remedy() {
     snapshot("leak-text", &text_of(&leaking(), 110));
+}
+
+#[test]
+fn the_short_report_begins_with_the_verdict() {
+    // GIVEN a run that leaks until an allocation fails
+    let brief = |(path, loaded): &(PathBuf, AdvisedTrace)| {
+        let mut out = Vec::new();
+        write_brief(&mut out, path, loaded, Style { columns: 110, colored: false }).unwrap();
+        String::from_utf8(out).unwrap()
+    };
+    // THEN the verdict is the error, with its line, AND the findings, the peak and five lines follow
+    snapshot("leak-brief", &brief(&leaking()));
+    // AND a run without findings fits; only after five steps it is said not to grow
+    for (steps, growth) in [(4, "; too few steps to find growth"), (8, "; nothing grows")] {
+        let text = brief(&read("healthy.jsonl", &trained(steps).text));
+        let verdict = text.lines().find(|line| line.starts_with("=>")).expect("a verdict");
+        assert!(verdict.starts_with("=> Fits with 10") && verdict.ends_with(growth), "{text}");
+    }
 }
 
 #[test]

@@ -132,6 +132,19 @@ fn out_of_memory_then_killed() {
 }
 
 #[test]
+fn findings_open_in_full() {
+    assert_looks("findings", |_| {
+        // GIVEN a program that ran out of memory WHEN `!` is pressed THEN the whole finding and its cure are shown
+        let mut story = trained(3);
+        story.out_of_memory(0);
+        story.end("1", "null");
+        let mut app = app_on(vec![story.process(ProcessState::Ended { code: Some(1), signal: None })], 1000);
+        press(&mut app, "!");
+        app
+    });
+}
+
+#[test]
 fn two_devices_and_two_ranks() {
     assert_looks("devices", |_| {
         // GIVEN two ranks, the first with two devices

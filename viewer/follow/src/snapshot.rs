@@ -21,7 +21,7 @@ use memlab_trace::{
 pub use self::calls::Calls;
 pub use self::gpu_times::{GpuTime, GpuTimes};
 pub use self::relations::{Related, Relations};
-use memlab_base::findings::{self, Finding};
+use memlab_base::findings::{self, Finding, Words};
 use memlab_base::query::{Comparison, Cursor, Detail, HoldersAnswer};
 use memlab_base::ranges::range_name;
 use memlab_base::text::missing_events;
@@ -123,6 +123,8 @@ pub struct ProcessSnapshot {
     pub sources: Arc<Sources>,
     /// Findings, most urgent first.
     pub findings: Vec<Finding>,
+    /// The findings in one line; `None`: no device is known.
+    pub verdict: Option<Words>,
     /// Scope of the shown lines.
     pub scope: Scope,
     /// The user's line that only calls libraries, if library lines are shown.
@@ -253,6 +255,7 @@ impl ProcessSnapshot {
     /// Takes a snapshot of `replay`.
     pub fn of(replay: &Replay, path: &Path, state: ProcessState, detail: Detail) -> Self {
         let model = &replay.model;
+        let found = findings::of(model);
         let mut process = Self {
             path: path.to_owned(),
             header: model.header().cloned().unwrap_or_default(),
@@ -265,7 +268,8 @@ impl ProcessSnapshot {
             ooms: model.ooms(),
             oom_count: model.oom_count(),
             sources: model.sources().clone(),
-            findings: findings::of(model),
+            verdict: findings::verdict(model, &found),
+            findings: found,
             warnings: model.warnings().iter().cloned().chain(missing_events(model.lost_events())).collect(),
             scope: model.scope(),
             dominant_library_call: dominant_library_call(model),

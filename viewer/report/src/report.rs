@@ -3,6 +3,7 @@
 mod advice;
 mod at;
 mod bar;
+mod brief;
 mod gpu_time;
 mod growth;
 mod html;
@@ -15,6 +16,7 @@ mod training;
 
 pub use advice::{advised, tried};
 pub use at::write_text_at;
+pub use brief::write_brief;
 pub use html::live;
 pub use html::{write_html, write_html_at};
 pub use job::{JobFinding, RankNames, job_findings, write_job_html, write_job_json, write_job_text};

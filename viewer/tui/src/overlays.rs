@@ -1,10 +1,11 @@
-//! Overlays over a screen: help, questions, advice, holders of memory and the source around a line.
+//! Overlays over a screen: help, questions, findings, advice, holders of memory and the source around a line.
 //!
 //! An open overlay receives the keys.
 
 mod advice;
 mod answer;
 mod export;
+mod findings;
 mod help;
 mod holders;
 mod leave;
@@ -17,6 +18,7 @@ mod source;
 pub use advice::AdviceView;
 pub use answer::Answer;
 pub use export::ExportMenu;
+pub use findings::FindingsView;
 pub use help::Help;
 pub use holders::HoldersView;
 pub use offload::OffloadQuestion;

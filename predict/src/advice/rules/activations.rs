@@ -116,17 +116,17 @@ impl<'a> KeptActivations<'a> {
     fn advice(&self, outcome: &Outcome, times: &Times) -> Advice {
         let bus = match (times.link_capacity(), outcome.waits_ns) {
             (Some(capacity), Some(waits)) => format!(
-                "The link carries {} during forward and {} during backward{}",
+                "The bus carries {} during forward and {} during backward{}",
                 size(capacity.leaving),
                 size(capacity.returning),
                 match waits {
                     0 => ".",
                     _ =>
-                        "; the step waits for the rest. By default (without recompute=False), tensors that are cheaper \
-                          to recompute than to copy are recomputed.",
+                        "; the step waits for the rest. Without recompute=False, tensors that are cheaper to recompute \
+                          than to copy are recomputed instead.",
                 }
             ),
-            _ => "The cost is unknown without GPU times and the link's speed.".to_owned(),
+            _ => "The cost is unknown without GPU times and the speed of the bus.".to_owned(),
         };
         Advice {
             kind: Kind::OffloadActivations,
@@ -137,7 +137,7 @@ impl<'a> KeptActivations<'a> {
             cost: times.cost(outcome.waits_ns),
             how: self.how(outcome.budget / BUDGET_UNIT),
             because: format!(
-                "Autograd saves up to {} for backward, of which {} stay on the GPU. Each step copies {} to the host \
+                "Autograd keeps up to {} for backward, of which {} stay on the GPU. Each step copies {} to the host \
                  and {} back. {bus}",
                 size(self.most),
                 size(outcome.budget),

@@ -282,7 +282,7 @@ impl<'a> PeakPass<'a> {
             cost: times.cost(self.has_times.then_some(outcome.choice.cost * passes_a_step)),
             how: self.how(&chosen, kept_first),
             because: format!(
-                "In the iteration with the peak, these layers save {} for backward. Recomputing one of them needs up \
+                "In the iteration with the peak, autograd keeps {} of these layers for backward. Recomputing one of them needs up \
                  to {}. {which}.",
                 size(kept),
                 size(largest)

@@ -78,6 +78,8 @@ pub struct Finding {
     pub device: i32,
     /// Bytes concerned: requested, grown, or unavailable.
     pub bytes: u64,
+    /// Subject and cause, in a few words.
+    pub short: Words,
     /// Description, in a sentence or two.
     pub what: Words,
     /// Next action.

@@ -53,11 +53,14 @@ pub(super) fn earlier_forwards(
         on(device, several),
         size(found.bytes)
     ));
+    let mut short =
+        Words::strong(Kind::EarlierForwards.title()).and(format!("{}: {}", on(device, several), size(found.bytes)));
     if let Some(holder) = holders.first() {
+        short = short.and(" kept by ").join(&holder.short);
         what = what.and(" Kept by ").join(&holder.what);
-        what = what.and(format!("; releasing it frees {}.", size(holder.releases)));
+        what = what.and(format!(". Its release would have freed {}.", size(holder.releases)));
     }
-    Some(Finding { kind: Kind::EarlierForwards, device: device.index, bytes: found.bytes, what, next, holders })
+    Some(Finding { kind: Kind::EarlierForwards, device: device.index, bytes: found.bytes, short, what, next, holders })
 }
 
 /// True if the holder has names, and keeps little more than these bytes.

@@ -67,8 +67,8 @@ pub(super) fn graph_pools(model: &Model, device: &DeviceView, several: bool) -> 
     let directory = model.header().map_or("", |header| header.directory.as_str());
     let pools = sum(|group| group.pools);
     let mut what = Words::strong(Kind::GraphPools.title()).and(format!(
-        "{}: {} CUDA graphs hold {} in {pools} private pools, of which {} are unused and closed to other allocations; most \
-         were captured at ",
+        "{}: {} CUDA graphs hold {} in {pools} private pools. {} of it hold no tensor and serve no allocation outside the \
+         graphs. Most graphs were captured at ",
         on(device, several),
         sum(|group| group.graphs),
         size(reserved),
@@ -81,8 +81,9 @@ pub(super) fn graph_pools(model: &Model, device: &DeviceView, several: bool) -> 
     let mut next = Vec::new();
     if groups.iter().any(|group| group.pools > 1) {
         next.push(
-            "Share one pool among graphs replayed one at a time: `pool = torch.cuda.graph_pool_handle()` makes it, and \
-             torch.cuda.graph takes it as pool=pool; memlab advise tries it."
+            "Share one pool among graphs that are replayed one at a time: create it with \
+             `pool = torch.cuda.graph_pool_handle()`, and pass pool=pool to torch.cuda.graph. memlab advise estimates the \
+             saving."
                 .to_owned(),
         );
     }
@@ -94,6 +95,11 @@ pub(super) fn graph_pools(model: &Model, device: &DeviceView, several: bool) -> 
         kind: Kind::GraphPools,
         device: device.index,
         bytes,
+        short: Words::strong(Kind::GraphPools.title()).and(format!(
+            "{} of CUDA graphs: {} without a tensor",
+            on(device, several),
+            size(bytes)
+        )),
         what: what.and("."),
         next,
         holders: Vec::new(),

@@ -24,6 +24,8 @@ pub struct HolderView {
     pub releases: u64,
     /// Blocks that its release frees.
     pub blocks: usize,
+    /// The object or the names, with the file and the line.
+    pub short: Words,
     /// Description in a sentence.
     pub what: Words,
     /// The change to the program.
@@ -68,7 +70,10 @@ fn view(holder: &Holder, directory: &str) -> HolderView {
     let mut what = Words::default();
     let named = |words: Words, path: &str| if path.is_empty() { words } else { words.and(" ").and_code(path) };
     what = match holder.object().map(|object| object.kind) {
-        Some(NodeKind::Garbage) => what.and("objects that only the garbage collector frees"),
+        Some(NodeKind::Garbage) => match &holder.cycle {
+            Some(cycle) => what.and("reference cycles through ").and_code(cycle_name(cycle)),
+            None => what.and("reference cycles"),
+        },
         Some(NodeKind::Native) => what.and(match kind {
             "autocast cache" => "autocast's weight cache",
             "DDP buckets" => "buckets of gradients of DistributedDataParallel",
@@ -94,17 +99,21 @@ fn view(holder: &Holder, directory: &str) -> HolderView {
         }
         _ => named(what.and(kind), paths.first().map_or("", String::as_str)),
     };
+    let mut short = what.clone();
+    if let Some(at) = holder.place() {
+        short = short.and(" (").and_code(format!("{}:{}", text::short_path(at.file, directory), at.line)).and(")");
+    }
     if !place.is_empty() {
         what = what.and(" (").and_code(&place).and(")");
     }
     if !holder.keys.is_empty() {
         what = what.and(format!(", keys {}", keys(&holder.keys)));
     }
-    if let Some(cycle) = &holder.cycle {
-        what = what.and(", in cycles through ").and_code(cycle_name(cycle));
-    }
-    if holder.collections > 1 {
-        what = what.and(format!(", in {} collections", holder.collections));
+    if holder.object().is_some_and(|object| object.kind == NodeKind::Garbage) {
+        what = what.and(match holder.collections {
+            ..2 => ", which only the garbage collector frees".to_owned(),
+            collections => format!(", which only {collections} runs of the garbage collector free"),
+        });
     }
     let mut parts = Vec::new();
     if holder.tensors > 1 && !holder.is_native_by_sign() {
@@ -118,7 +127,7 @@ fn view(holder: &Holder, directory: &str) -> HolderView {
     }
     let (bytes, releases, blocks) = (holder.bytes, holder.releases, holder.blocks);
     let has_graph = holder.has_graph();
-    HolderView { paths, kind, place, bytes, releases, blocks, what, cure, has_graph, is_avoidable }
+    HolderView { paths, kind, place, bytes, releases, blocks, short, what, cure, has_graph, is_avoidable }
 }
 
 fn keys(keys: &[String]) -> String {

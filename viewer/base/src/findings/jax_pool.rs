@@ -20,6 +20,7 @@ pub(super) fn jax_pool(model: &Model, device: &DeviceView, several: bool) -> Opt
         kind: Kind::JaxPool,
         device: device.index,
         bytes,
+        short: Words::strong(Kind::JaxPool.title()).and(format!("{}: {}", on(device, several), size(bytes))),
         what: Words::strong(Kind::JaxPool.title()).and(format!(
             "{}: JAX reserves {}, regardless of its arrays: by default three quarters of the card at its first operation.",
             on(device, several),

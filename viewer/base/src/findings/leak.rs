@@ -186,15 +186,15 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &Accumulatio
     let most = model.line_of(typical.stack);
     let most = most.as_ref();
     let what = Words::strong(Kind::Leak.title()).and(format!("{}: ", on(device, several)));
-    let mut what = what.and(grown(model, device, span, group.bytes)).and(", allocated ");
-    what = match most {
-        Some(line) => what.and("by ").and_code(place(line, directory)),
-        None => what.and("without a Python line of yours"),
+    let what = what.and(grown(model, device, span, group.bytes)).and(". ");
+    let mut what = match (most, by_line.len() - 1) {
+        (Some(line), 0) => what.and_code(place(line, directory)).and(" allocates it"),
+        (Some(line), 1) => what.and_code(place(line, directory)).and(" and 1 more line allocate it"),
+        (Some(line), others) => {
+            what.and_code(place(line, directory)).and(format!(" and {others} more lines allocate it"))
+        }
+        (None, _) => what.and("No Python line of yours allocates it"),
     };
-    if by_line.len() > 1 {
-        let others = by_line.len() - 1;
-        what = what.and(format!(" and {others} more {}", if others == 1 { "line" } else { "lines" }));
-    }
     let went_backward = group.ends.iter().any(|stack| model.reached_by_backward(device.index, *stack));
     let is_unused = is_graph(typical) && !went_backward;
     let is_result = typical.category == Category::Activation && group.is_forward && !is_unused;
@@ -202,9 +202,9 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &Accumulatio
     let alike = group.stacks.iter().filter(|stack| stack.category == typical.category);
     let alike_bytes = alike.fold(0_u64, |sum, stack| sum.saturating_add(stack.bytes));
     let of_all = match by_line.len() {
-        ..2 => "These are",
-        _ if alike_bytes > group.bytes / 2 => "Most are",
-        _ => "Among them are",
+        ..2 => "It holds",
+        _ if alike_bytes > group.bytes / 2 => "It mostly holds",
+        _ => "It also holds",
     };
     what = what.and(format!(". {of_all} {name}"));
     // A caller equal to the growing line is not repeated.
@@ -233,13 +233,13 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &Accumulatio
         if held.step > 0 { format!(" at step {}", held.step - 1) } else { format!(" after {time}") }
     });
     let found = held.as_ref().map(|held| holders(held, directory)).unwrap_or_default();
-    let most = found.first().map_or(0, |holder| holder.bytes);
+    let most_held = found.first().map_or(0, |holder| holder.bytes);
     // Much smaller ones are mostly what the program uses at the time of the search.
-    for holder in found.iter().take(SHOWN_HOLDERS).filter(|holder| holder.bytes >= most / 2) {
+    for holder in found.iter().take(SHOWN_HOLDERS).filter(|holder| holder.bytes >= most_held / 2) {
         what = what
             .and(" Kept by ")
             .join(&holder.what)
-            .and(format!("; releasing it frees {}{when}.", size(holder.releases)));
+            .and(format!(". Its release{when} would have freed {}.", size(holder.releases)));
     }
     let by_stack: Vec<(u32, u64)> = group.stacks.iter().map(|stack| (stack.stack, stack.bytes)).collect();
     let next = match (causes::cure_of_stacks(model, &by_stack), found.first()) {
@@ -247,36 +247,49 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &Accumulatio
         (None, Some(holder)) if !is_unused || !holder.has_graph => holder.cure.clone(),
         _ => next(typical, went_backward).to_owned(),
     };
-    Finding { kind: Kind::Leak, device: device.index, bytes: group.bytes, what, next, holders: found }
+    let short =
+        Words::strong("Grows").and(format!("{} {}", on(device, several), how(model, device, span, group.bytes)));
+    let short = match (found.first(), most) {
+        (Some(holder), _) => short.and(": ").join(&holder.short),
+        (None, Some(line)) => short.and(", allocated by ").and_code(text::place(line, directory)),
+        (None, None) => short.and(", allocated by no Python line of yours"),
+    };
+    Finding { kind: Kind::Leak, device: device.index, bytes: group.bytes, short, what, next, holders: found }
+}
+
+/// Rate of growth with its span: `1.50 MiB a step`.
+fn how(model: &Model, device: &DeviceView, span: &AccumulationSpan, bytes: u64) -> String {
+    let rate_over = |from: u64, to: u64| size(bytes / to.saturating_sub(from).max(1));
+    match *span {
+        AccumulationSpan::Steps { from, to } => rate(model, device, from, to, bytes),
+        AccumulationSpan::Iterations { from, to } | AccumulationSpan::AfterSteps { from, to } => {
+            format!("{} an iteration", rate_over(from, to))
+        }
+        AccumulationSpan::Released { from, to, .. } => {
+            format!("{} a step", rate_over(from, to))
+        }
+        AccumulationSpan::Passes => format!("after each forward, to {} at the peak", size(bytes)),
+    }
 }
 
 /// Growth of `bytes` with its span: `57.0 MiB from the end of step 1 to the end of step 39 (1.50 MiB a step)`.
 fn grown(model: &Model, device: &DeviceView, span: &AccumulationSpan, bytes: u64) -> String {
     let grown = size(bytes);
-    let rate_over = |from: u64, to: u64| size(bytes / to.saturating_sub(from).max(1));
+    let rate = how(model, device, span, bytes);
+    // Counts; steps and iterations are numbered from 0.
+    let moments = |moment: &str, from: u64, to: u64| {
+        format!("from {moment} {} to {moment} {}", from.saturating_sub(1), to.saturating_sub(1))
+    };
     match *span {
-        AccumulationSpan::Steps { from, to } => format!(
-            "{grown} from the end of step {} to the end of step {} ({})",
-            from.saturating_sub(1),
-            to.saturating_sub(1),
-            rate(model, device, from, to, bytes)
-        ),
-        AccumulationSpan::Iterations { from, to } => format!(
-            "{grown} from iteration {} to iteration {} ({} an iteration)",
-            from.saturating_sub(1),
-            to.saturating_sub(1),
-            rate_over(from, to)
-        ),
-        AccumulationSpan::AfterSteps { from, to } => format!(
-            "{grown} from iteration {} to iteration {} after the last step ({} an iteration)",
-            from.saturating_sub(1),
-            to.saturating_sub(1),
-            rate_over(from, to)
-        ),
+        AccumulationSpan::Steps { from, to } => format!("{grown} {} ({rate})", moments("the end of step", from, to)),
+        AccumulationSpan::Iterations { from, to } => format!("{grown} {} ({rate})", moments("iteration", from, to)),
+        AccumulationSpan::AfterSteps { from, to } => {
+            let iterations = format::counted(to.saturating_sub(from).max(1), "iteration");
+            format!("{grown} in {iterations} after the last optimizer step ({rate})")
+        }
         AccumulationSpan::Released { from, to, times } => format!(
-            "{grown} in {} steps ({} a step), then freed{}",
+            "{grown} in {} steps ({rate}), then freed{}",
             format::grouped(to.saturating_sub(from).max(1)),
-            rate_over(from, to),
             if times > 1 { format!(", {} times", format::grouped(times)) } else { String::new() }
         ),
         AccumulationSpan::Passes => format!("{grown} of earlier forward passes at the peak, more after each pass"),
@@ -341,10 +354,5 @@ fn rate(model: &Model, device: &DeviceView, from: u64, to: u64, bytes: u64) -> S
         return a_step;
     }
     let apart = (last - first).saturating_mul(passed) / (kept.len() as u64 - 1).max(1) / (times - 1);
-    format!(
-        "{} at each of {} times, {} steps apart",
-        size(bytes / times),
-        format::grouped(times),
-        format::grouped(apart)
-    )
+    format!("{} every {} steps, {} times", size(bytes / times), format::grouped(apart), format::grouped(times))
 }

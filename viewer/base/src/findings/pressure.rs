@@ -50,13 +50,29 @@ pub fn out_of_memory(model: &Model, device: &DeviceView, several: bool) -> Optio
     let avoidable = holders.iter().find(|holder| holder.is_avoidable && is_significant(holder.releases, device));
     let next = match avoidable {
         Some(holder) => {
-            what = what.and(" Kept by ").join(&holder.what);
-            what = what.and(format!("; releasing it would have freed {}.", size(holder.releases)));
+            let when = held.as_ref().filter(|_| ooms.len() > 1).map(|held| format::duration(held.time));
+            what = match when {
+                Some(time) => what.and(format!(" At the error after {time}, it was kept by ")),
+                None => what.and(" Kept by "),
+            };
+            what = what.join(&holder.what);
+            what = what.and(format!(". Its release would have freed {}.", size(holder.releases)));
             holder.cure.clone()
         }
         None => next,
     };
-    Some(Finding { kind: Kind::OutOfMemory, device: device.index, bytes: oom.requested_bytes, what, next, holders })
+    let short = Words::strong(Kind::OutOfMemory.title()).and(format!("{}: ", on(device, several)));
+    let short = match &oom.line {
+        Some(line) => short.and_code(text::place(line, directory)),
+        None => short.and("a library"),
+    };
+    let short = short.and(format!(" requested {}", size(oom.requested_bytes)));
+    let short = match avoidable {
+        Some(holder) => short.and("; ").join(&holder.short).and(format!(" keeps {}", size(holder.releases))),
+        None => short.and(format!(" with {} allocated", size(oom.allocated_bytes))),
+    };
+    let (kind, bytes) = (Kind::OutOfMemory, oom.requested_bytes);
+    Some(Finding { kind, device: device.index, bytes, short, what, next, holders })
 }
 
 /// Line that grows most, with its growth per step, for advice.
@@ -79,7 +95,13 @@ pub(super) fn spilling(device: &DeviceView, several: bool) -> Option<Finding> {
     ));
     let next =
         format!("Raise the limit to {} or more, or reduce the memory in use.", size(limit.saturating_add(bytes)));
-    Some(Finding { kind: Kind::Spilling, device: device.index, bytes, what, next, holders: Vec::new() })
+    let short = Words::strong(Kind::Spilling.title()).and(format!(
+        "{}: up to {} in host memory, beyond the limit of {}",
+        on(device, several),
+        size(bytes),
+        size(limit)
+    ));
+    Some(Finding { kind: Kind::Spilling, device: device.index, bytes, short, what, next, holders: Vec::new() })
 }
 
 /// Finding on memory of other processes at the peak. After an out-of-memory error, it covers small amounts too.
@@ -99,6 +121,7 @@ pub(super) fn others(model: &Model, device: &DeviceView, several: bool, is_out_o
     if device.total_bytes > 0 {
         what = what.and(format!(" ({})", format::percent(bytes, device.total_bytes)));
     }
+    let short = what.clone();
     if !device.others.is_empty() {
         what = what.and(": ").and_strong(processes(&device.others));
     }
@@ -109,6 +132,7 @@ pub(super) fn others(model: &Model, device: &DeviceView, several: bool, is_out_o
         kind: Kind::OtherProcesses,
         device: device.index,
         bytes,
+        short,
         what: what.and("."),
         next,
         holders: Vec::new(),
@@ -137,10 +161,17 @@ pub(super) fn fragmentation(model: &Model, device: &DeviceView, several: bool) -
     } else {
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True makes it usable for other sizes; fewer different shapes also help."
     };
+    let short = Words::strong(Kind::Fragmentation.title()).and(format!(
+        "{}: {} reserved but not allocated at the peak, {} of reserved",
+        on(device, several),
+        size(bytes),
+        format::percent(bytes, reserved)
+    ));
     Some(Finding {
         kind: Kind::Fragmentation,
         device: device.index,
         bytes,
+        short,
         what,
         next: next.to_owned(),
         holders: Vec::new(),

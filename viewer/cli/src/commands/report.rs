@@ -17,7 +17,8 @@ use memlab_base::{output, progress, trace_files};
 use memlab_report::advice::AdvisedTrace;
 use memlab_report::export;
 use memlab_report::report::{
-    write_html, write_html_at, write_job_html, write_job_json, write_job_text, write_json, write_text, write_text_at,
+    write_brief, write_html, write_html_at, write_job_html, write_job_json, write_job_text, write_json, write_text,
+    write_text_at,
 };
 
 /// Options of `memlab report`.
@@ -31,6 +32,10 @@ pub struct Options {
     /// Report the memory held at this moment instead of the whole run: the same as @MOMENT, for all traces.
     #[arg(long, value_name = "MOMENT")]
     at: Option<NamedMoment>,
+    /// Print all sections of a trace's report: memory by category, line, layer and range, growth, fragmentation, driver
+    /// memory, and advice with its code.
+    #[arg(long, conflicts_with_all = ["json", "html"])]
+    full: bool,
     /// Print JSON for scripts: one object for a trace or a job, an array for several traces.
     #[arg(long)]
     json: bool,
@@ -52,7 +57,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let subjects = subjects(&options.files, options.at)?;
     match &options.html {
         Some(out) => write_page(&subjects, out, scope),
-        None => print(&subjects, options.json, scope),
+        None => print(&subjects, options, scope),
     }
 }
 
@@ -94,7 +99,8 @@ fn subjects(files: &[PathBuf], at: Option<NamedMoment>) -> anyhow::Result<Vec<Su
 /// Prints the reports, several as a JSON array.
 ///
 /// Prints nothing if one of them cannot be read.
-fn print(subjects: &[Subject], json: bool, scope: Option<Scope>) -> anyhow::Result<()> {
+fn print(subjects: &[Subject], options: &Options, scope: Option<Scope>) -> anyhow::Result<()> {
+    let json = options.json;
     let mut reports = Vec::new();
     for subject in subjects {
         let mut report = Vec::new();
@@ -120,8 +126,10 @@ fn print(subjects: &[Subject], json: bool, scope: Option<Scope>) -> anyhow::Resu
                 let run = progress::report(|progress| AdvisedTrace::read(file, scope, progress))?;
                 if json {
                     write_json(&mut report, file, &run)?;
-                } else {
+                } else if options.full {
                     write_text(&mut report, file, &run, Style::of_output())?;
+                } else {
+                    write_brief(&mut report, file, &run, Style::of_output())?;
                 }
             }
         }

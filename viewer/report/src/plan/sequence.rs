@@ -96,7 +96,7 @@ impl SequenceAnswer {
         let Some(step) = Sequence::new(family, []).map(|empty| empty.events_in_step().max(1)) else {
             return Err(bad_input(
                 "recorded steps of the same length differ from each other: no sequence of lengths can be planned. \
-                 Record more steps: --steps 4 or more",
+                 Record more steps: --steps 8",
             ));
         };
         let replayed = thinned(lengths, REPLAYED_EVENTS.div_ceil(step));

@@ -73,8 +73,8 @@ pub(super) fn conclusions(advices: &AdviceReport) -> Vec<String> {
     lines.extend(advices.after_out_of_memory.as_ref().map(|next| format!("After the out-of-memory error: {next}")));
     if let Some(waits) = &advices.waits_for_host {
         lines.push(format!(
-            "The GPU waits for the host: a step takes {}, and its GPU work {}. The cost of a change is therefore its GPU \
-             time; its effect on step time is unknown",
+            "The GPU waits for the host: a step takes {}, of which {} are GPU work. The costs above are additional GPU time \
+             or time of copies; their effect on the time of a step is unknown",
             format::time_spent(waits.step_ns),
             format::time_spent(waits.work_ns)
         ));

@@ -15,9 +15,6 @@ use memlab_units::format::{self, size};
 /// Maximum number of lines and of layers shown.
 const MAX_ROWS: usize = 12;
 
-/// Minimum number of steps or iterations from which growth can be told.
-const MIN_COMPARED: u64 = 5;
-
 /// Maximum number of growing lines shown.
 const MAX_GROWING_LINES: usize = 5;
 
@@ -431,17 +428,19 @@ pub(super) fn findings(names: &ReportNames<'_>, columns: usize) -> Vec<String> {
     let mut lines = vec!["Findings".to_owned()];
     let Some(headline) = findings::headline(names.model) else { return Vec::new() };
     let found: Vec<Finding> = findings::of(names.model);
-    for Finding { what, next, .. } in &found {
-        lines.extend(wrapped("  !", &clean(&what.text()), columns));
-        lines.extend(wrapped("    →", &clean(next), columns));
-    }
+    lines.extend(
+        findings::verdict(names.model, &found)
+            .into_iter()
+            .flat_map(|verdict| wrapped("=>", &clean(&verdict.text()), columns)),
+    );
+    lines.extend(found.iter().flat_map(|finding| self::finding(finding, columns)));
     lines.extend(wrapped(" ", &clean(&headline.text()), columns));
-    if found.is_empty() {
-        let devices = names.model.devices();
-        let mut moments = devices.iter().filter_map(|device| names.model.growth_moments(device.index));
-        let is_compared = moments.any(|moments| moments.to >= MIN_COMPARED);
-        let growth = if is_compared { "No growth" } else { "Too few steps to find growth" };
-        lines.extend(wrapped(" ", &format!("{growth}, no errors, little fragmentation."), columns));
-    }
+    lines
+}
+
+/// A finding, and the next action.
+pub(super) fn finding(finding: &Finding, columns: usize) -> Vec<String> {
+    let mut lines = wrapped("  !", &clean(&finding.what.text()), columns);
+    lines.extend(wrapped("    →", &clean(&finding.next), columns));
     lines
 }

@@ -137,7 +137,7 @@ pub(super) fn ending(model: &Model) -> String {
 }
 
 /// Notes on the trace itself.
-fn notes(path: &Path, loaded: &Loaded) -> Vec<String> {
+pub(super) fn notes(path: &Path, loaded: &Loaded) -> Vec<String> {
     let mut lines = Vec::new();
     for note in notes_on(loaded) {
         let mut parts = note.into_iter();

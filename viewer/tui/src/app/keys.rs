@@ -6,7 +6,7 @@ use super::moving::who;
 use super::prompt::PromptKind;
 use super::state::App;
 use crate::context::ShownMoment;
-use crate::overlays::{AdviceView, Answer, ExportMenu, Help, HoldersView, Overlay, SourceView};
+use crate::overlays::{AdviceView, Answer, ExportMenu, FindingsView, Help, HoldersView, Overlay, SourceView};
 use crate::screen::Screen;
 use crate::screens::screen_state::Action;
 use memlab_base::query::HoldersQuery;
@@ -86,6 +86,7 @@ impl App {
                 let has_rows = !matches!(self.screen, Screen::Overview | Screen::Output);
                 self.overlay = Some(Overlay::Export(ExportMenu { has_rows }));
             }
+            KeyCode::Char('!') => self.overlay = Some(Overlay::Findings(FindingsView::default())),
             KeyCode::Char('A') => {
                 let process = self.context.process();
                 self.overlay = process.map(|process| Overlay::Advice(AdviceView::open(&process.path)));

@@ -30,11 +30,12 @@ const TABLES: [HelpKey; 7] = [
     ("e", "export the screen to a file: CSV, JSON or a picture"),
 ];
 
-const REST: [HelpKey; 9] = [
+const REST: [HelpKey; 10] = [
     ("q", "leave"),
     ("Tab, 1 2 3 …", "next screen, or the screen with that number"),
     ("d  D", "next, previous device or rank"),
     ("b", "back to the ranks"),
+    ("!", "findings in full: growth, errors, what keeps the memory, and the cure"),
     ("A", "advice: changes that lower the program's memory"),
     ("w", "chart: whole run, 5 min, 1 min, 10 s"),
     ("T", "theme: dark, light, high contrast, none"),

@@ -7,6 +7,7 @@ use ratatui::layout::Rect;
 use super::advice::AdviceView;
 use super::answer::Answer;
 use super::export::ExportMenu;
+use super::findings::FindingsView;
 use super::help::Help;
 use super::holders::HoldersView;
 use super::offload::OffloadQuestion;
@@ -27,6 +28,8 @@ pub enum Overlay {
     Source(SourceView),
     /// Question before offloading a program.
     Offload(OffloadQuestion),
+    /// The findings in full.
+    Findings(FindingsView),
     /// Advice on the program.
     Advice(AdviceView),
     /// Holders of the memory of a line or layer.
@@ -44,6 +47,7 @@ impl Overlay {
             Self::Export(_) => super::export::on_key(key),
             Self::Source(source) => source.on_key(key),
             Self::Offload(question) => question.on_key(key),
+            Self::Findings(view) => view.scrolled.on_key(key),
             Self::Advice(view) => view.scrolled.on_key(key),
             Self::Holders(view) => view.scrolled.on_key(key),
             Self::Message(_) => Answer::Close,
@@ -54,6 +58,7 @@ impl Overlay {
     pub fn scroll(&mut self, rows: isize) {
         match self {
             Self::Help(help) => help.scroll(rows),
+            Self::Findings(view) => view.scrolled.scroll(rows),
             Self::Advice(view) => view.scrolled.scroll(rows),
             Self::Holders(view) => view.scrolled.scroll(rows),
             _ => {}
@@ -82,6 +87,7 @@ impl Overlay {
             Self::Export(menu) => menu.draw(buffer, area, context),
             Self::Source(source) => source.draw(buffer, body, context),
             Self::Offload(question) => question.draw(buffer, area, context),
+            Self::Findings(view) => view.draw(buffer, body, context),
             Self::Advice(view) => view.draw(buffer, body, context),
             Self::Holders(view) => view.draw(buffer, body, context),
             Self::Message(words) => message::draw(buffer, area, context, words),

@@ -59,7 +59,7 @@ pub fn fact(words: impl AsRef<str>, style: Style) -> Fact {
 pub fn wrapped(words: &str, columns: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let clean = text::clean(words);
-    for word in clean.split_whitespace() {
+    for word in text::words(&clean) {
         match lines.last_mut() {
             Some(line) if text::width(line) + 1 + text::width(word) <= columns => {
                 line.push(' ');

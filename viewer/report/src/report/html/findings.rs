@@ -4,16 +4,19 @@ use maud::{Markup, html};
 
 use super::super::names::ReportNames;
 use crate::page::elements::name;
-use memlab_base::findings::{Kind, Word, Words, headline, of as findings_of};
+use memlab_base::findings::{Kind, Word, Words, headline, of as findings_of, verdict};
 use memlab_base::text::clean;
 
-/// The findings, each with its next step, and the headline on the memory at the peak.
+/// The verdict, the findings, each with its next step, and the headline on the memory at the peak.
 pub(super) fn section(names: &ReportNames<'_>) -> Markup {
     let Some(headline) = headline(names.model) else { return Markup::default() };
     let findings = findings_of(names.model);
     let is_bad = findings.first().is_some_and(|finding| finding.kind == Kind::OutOfMemory);
     let found: Vec<_> = findings.iter().map(|finding| (&finding.what, finding.next.as_str())).collect();
-    finding_list(is_bad, &found, Some(markup_words(&headline)))
+    html! {
+        @if let Some(verdict) = verdict(names.model, &findings) { p.headline { (markup_words(&verdict)) } }
+        (finding_list(is_bad, &found, Some(markup_words(&headline))))
+    }
 }
 
 /// Findings, each with its next step, and a last sentence. `is_bad`: the first finding ended the run.

@@ -1,8 +1,9 @@
-//! Draws the overview: memory over time, by step, by device and by category, the findings, the top lines and layers,
+//! Draws the overview: memory over time, by step, by device and by category, the verdict, the top lines and layers,
 //! and the output of the program.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
+use ratatui::style::Style;
 
 use super::state::OverviewScreen;
 use super::{categories, chart, ranks, step_bars};
@@ -11,7 +12,7 @@ use crate::screen::OverviewTable;
 use crate::screens::layers::LayersScreen;
 use crate::screens::lines::LinesScreen;
 use crate::screens::output::OutputScreen;
-use crate::widgets::pane::put;
+use crate::widgets::pane::{put, wrapped};
 use memlab_base::findings::Kind;
 use memlab_base::text;
 
@@ -41,7 +42,7 @@ pub struct OverviewParts<'s> {
 /// Content of the optional panes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PaneContents {
-    /// Number of findings.
+    /// Rows of the verdict and of the cure.
     findings: u16,
     /// True if the program's output is shown.
     output: bool,
@@ -58,8 +59,9 @@ pub struct PaneContents {
 pub fn panes(area: Rect, contents: PaneContents) -> Panes {
     let finding_rows = contents.findings.min(match area.height {
         ..12 => 0,
-        12..30 => 1,
-        _ => 3,
+        12..24 => 1,
+        24..30 => 2,
+        _ => MAX_FINDING_ROWS as u16,
     });
     let output_rows = match area.height {
         _ if !contents.output => 0,
@@ -120,7 +122,7 @@ impl OverviewScreen {
     /// Draws all panes.
     pub fn draw(&mut self, buffer: &mut Buffer, area: Rect, context: &Context, parts: OverviewParts<'_>) {
         let contents = PaneContents {
-            findings: context.process().map_or(0, |process| process.findings.len().min(9) as u16),
+            findings: finding_rows(context, area.width).len() as u16,
             output: parts.output.has_program(),
             steps: step_bars::has_steps(context),
             categories: categories::wanted_rows(context, area.width),
@@ -150,24 +152,44 @@ impl OverviewScreen {
     }
 }
 
-/// Draws the findings, one per row, with their next steps as far as they fit.
+/// Rows of the verdict and of the cure.
+const MAX_FINDING_ROWS: usize = 4;
+
+/// The verdict, and the cure of the most urgent finding, in rows for these columns. The key `!` shows all findings.
+fn finding_rows(context: &Context, columns: u16) -> Vec<(String, Style)> {
+    let theme = &context.theme;
+    let Some(process) = context.process() else { return Vec::new() };
+    let Some(verdict) = &process.verdict else { return Vec::new() };
+    let columns = usize::from(columns).saturating_sub(2);
+    let words = verdict.text();
+    let Some(finding) = process.findings.first() else {
+        return wrapped(&words, columns).into_iter().map(|line| (format!(" {line}"), theme.good)).collect();
+    };
+    let (sign, style) = match finding.kind {
+        Kind::OutOfMemory => (theme.glyphs.oom, theme.bad),
+        _ => ("!", theme.warn),
+    };
+    let arrow = if theme.glyphs.unicode { "→" } else { "->" };
+    let cure = format!("{} (! shows all)", finding.next);
+    let marked = |mark: &str, words: &str, style: Style| {
+        let lines = text::wrapped(&format!(" {mark}"), &text::clean(words), columns);
+        lines.into_iter().map(|line| (line, style)).collect::<Vec<_>>()
+    };
+    let mut rows = marked(sign, &words, style);
+    rows.extend(marked(arrow, &cure, theme.text));
+    rows.truncate(MAX_FINDING_ROWS);
+    rows
+}
+
 fn draw_findings(buffer: &mut Buffer, area: Rect, context: &Context) {
     let theme = &context.theme;
-    let findings = context.process().map_or(&[][..], |process| &process.findings);
-    for (y, finding) in (area.y..area.bottom()).zip(findings) {
-        let (sign, style) = match finding.kind {
-            Kind::OutOfMemory => (theme.glyphs.oom, theme.bad),
-            _ => ("!", theme.warn),
-        };
-        let arrow = if theme.glyphs.unicode { "→" } else { "->" };
-        let words = format!(" {sign} {} {arrow} {} ", finding.what.text(), finding.next);
-        let words = text::clean(&words).into_owned();
+    for (y, (line, style)) in (area.y..area.bottom()).zip(finding_rows(context, area.width)) {
         put(
             buffer,
             area.x,
             y,
             area.width,
-            &text::fit(&words, usize::from(area.width), theme.glyphs.ellipsis),
+            &text::fit(&line, usize::from(area.width), theme.glyphs.ellipsis),
             style,
             theme,
         );

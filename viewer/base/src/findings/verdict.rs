@@ -1,0 +1,59 @@
+//! The verdict on a run: one line that a person can repeat to a colleague.
+
+use memlab_trace::{Category, DeviceView, Model};
+use memlab_units::format::{self, size};
+
+use super::finding::Finding;
+use super::words::Words;
+use crate::category::category_names;
+
+/// Minimum number of steps or iterations from which growth can be found.
+const MIN_COMPARED: u64 = 5;
+
+/// The most urgent finding in short, or the memory that the card has to spare.
+///
+/// `findings`: those on the model. `None`: the run has no device.
+pub fn verdict(model: &Model, findings: &[Finding]) -> Option<Words> {
+    let devices = model.devices();
+    let Some(finding) = findings.first() else { return healthy(model, &devices) };
+    Some(match findings.len() - 1 {
+        0 => finding.short.clone(),
+        1 => finding.short.clone().and("; 1 more finding"),
+        more => finding.short.clone().and(format!("; {more} more findings")),
+    })
+}
+
+/// `Fits with 2.10 GiB to spare; activations 58 % at the peak; nothing grows`, of the fullest device.
+fn healthy(model: &Model, devices: &[DeviceView]) -> Option<Words> {
+    let device = devices.iter().min_by_key(|device| (spare_bytes(device).unwrap_or(u64::MAX), device.index))?;
+    if device.allocations == 0 {
+        return Some(Words::strong("Nothing").and(" was allocated by PyTorch"));
+    }
+    let on = if devices.len() > 1 { format!(" on cuda:{}", device.index) } else { String::new() };
+    let words = match spare_bytes(device) {
+        Some(bytes) => Words::strong("Fits").and(format!(" with {} to spare{on}", size(bytes))),
+        None => Words::strong(size(device.peak_allocated_bytes)).and(format!(" allocated at the peak{on}")),
+    };
+    let blocks =
+        model.categories(device.index).into_iter().filter(|view| (view.category as usize) < Category::Cached as usize);
+    let words = match blocks.max_by_key(|view| view.bytes_at_peak) {
+        Some(most) if most.bytes_at_peak > 0 && most.bytes_at_peak <= device.peak_allocated_bytes => {
+            words.and(format!(
+                "; {} {} of allocated at the peak",
+                category_names(most.category).0,
+                format::percent(most.bytes_at_peak, device.peak_allocated_bytes)
+            ))
+        }
+        _ => words,
+    };
+    let mut moments = devices.iter().filter_map(|device| model.growth_moments(device.index));
+    let is_compared = moments.any(|moments| moments.to >= MIN_COMPARED);
+    Some(words.and(if is_compared { "; nothing grows" } else { "; too few steps to find growth" }))
+}
+
+/// Bytes of the card, or of the limit, that the run never used; `None`: unknown.
+fn spare_bytes(device: &DeviceView) -> Option<u64> {
+    let of_card = (device.total_bytes > 0).then(|| device.total_bytes.saturating_sub(device.peak_used_bytes));
+    let of_limit = device.limit_bytes.map(|limit| limit.saturating_sub(device.peak_reserved_bytes));
+    of_card.into_iter().chain(of_limit).min()
+}
