@@ -269,8 +269,8 @@ def test_useless_changes_are_listed_as_tried(memlab, recorded):
 def test_the_report_has_a_chapter_on_it(memlab, recorded):
     # GIVEN a recorded training run; THEN its report contains the command's advice, as text, page and JSON
     trace, _ = recorded("gpt")
-    command = [memlab.command, "report", "--full", trace]
-    text = subprocess.run(command, capture_output=True, text=True, env=memlab.environment()).stdout
+    command = [memlab.command, "report", trace]
+    text = subprocess.run([*command, "--full"], capture_output=True, text=True, env=memlab.environment()).stdout
     assert "Advice for the peak of cuda:0, " in text and "partial(checkpoint" in text
     page = subprocess.run([*command, "--html", "-"], capture_output=True, text=True, env=memlab.environment()).stdout
     assert '<section id="advice">' in page and "partial(checkpoint" in page
