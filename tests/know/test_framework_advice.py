@@ -23,8 +23,8 @@ def peak(memlab, kind, settings, advice=""):
 
 
 def text_of(memlab, command, trace):
-    options = ["--full"] if command == "report" else []
-    done = subprocess.run([memlab.command, command, *options, str(trace)], capture_output=True, text=True, env=memlab.environment())
+    command = [memlab.command, *(["report", "--full"] if command == "report" else [command]), str(trace)]
+    done = subprocess.run(command, capture_output=True, text=True, env=memlab.environment())
     assert done.returncode == 0, done.stderr
     return " ".join(done.stdout.split())
 

@@ -175,8 +175,8 @@ def test_library_lines_are_shown_if_the_programs_lines_only_call_them(memlab, pa
     library = str(packages / "gpulib.py")
 
     def reported(*options):
-        done = subprocess.run([memlab.command, "report", "--full", trace, *options], capture_output=True, text=True, check=True)
-        return done.stdout
+        command = [memlab.command, "report", "--full", trace, *options]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     # THEN the report shows the library's lines and the reason, unless an option overrides it, and shortens nothing in a pipe
     assert "train.py:1 only calls them" in reported() and "gpulib.py:14  allocate" in reported()

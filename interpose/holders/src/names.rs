@@ -90,7 +90,7 @@ pub unsafe fn attributes(object: Object, kind: TypeKind) -> Object {
 pub unsafe fn closure_cells(api: &Api, function: Object) -> Object {
     // SAFETY: as for `references`.
     unsafe {
-        let cells = attribute(api, function, c"__closure__");
+        let cells = objects::attribute(api, function, c"__closure__");
         if cells.is_null() || objects::flags(objects::class_of(cells)) & objects::TUPLE_SUBCLASS == 0 {
             return ptr::null_mut();
         }
@@ -101,11 +101,11 @@ pub unsafe fn closure_cells(api: &Api, function: Object) -> Object {
 unsafe fn closure(api: &Api, function: Object, found: &mut References) {
     // SAFETY: as for `references`.
     unsafe {
-        let (cells, code) = (closure_cells(api, function), attribute(api, function, c"__code__"));
+        let (cells, code) = (closure_cells(api, function), objects::attribute(api, function, c"__code__"));
         if cells.is_null() || code.is_null() {
             return;
         }
-        for (index, name) in (0..).zip(strings(api, attribute(api, code, c"co_freevars"))) {
+        for (index, name) in (0..).zip(strings(api, objects::attribute(api, code, c"co_freevars"))) {
             if index < (api.PyObject_Size)(cells) {
                 found.insert((api.PyTuple_GetItem)(cells, index) as usize, (EdgeKind::Closure, name));
             }
@@ -228,44 +228,6 @@ pub unsafe fn strings(api: &Api, tuple: Object) -> Vec<String> {
     }
 }
 
-/// A module that is imported; null if it is not. The reference is the interpreter's.
-pub unsafe fn module(api: &Api, name: &CStr) -> Object {
-    // SAFETY: as for `references`.
-    unsafe { (api.PyDict_GetItemString)((api.PyImport_GetModuleDict)(), name.as_ptr()) }
-}
-
-/// An attribute of an object whose class C defines: a reference that the search owns. Null if it has none, or the object is
-/// null.
-pub unsafe fn attribute(api: &Api, object: Object, name: &CStr) -> Object {
-    if object.is_null() {
-        return object;
-    }
-    // SAFETY: as for `references`.
-    unsafe { owned(api, (api.PyObject_GetAttrString)(object, name.as_ptr())) }
-}
-
-/// Calls an attribute with an argument, or with none if that is null. Returns a reference that the search owns; null if the
-/// object is null, lacks the attribute or raises.
-pub unsafe fn call(api: &Api, object: Object, name: &CStr, argument: Object) -> Object {
-    // SAFETY: as for `references`; the arguments end with a null.
-    unsafe {
-        let function = attribute(api, object, name);
-        if function.is_null() {
-            return function;
-        }
-        owned(api, (api.PyObject_CallFunctionObjArgs)(function, argument, ptr::null_mut::<c_void>()))
-    }
-}
-
-/// Notes a new reference, or clears the error of a call that returned null.
-pub unsafe fn owned(api: &Api, object: Object) -> Object {
-    if object.is_null() {
-        // SAFETY: as for `references`.
-        unsafe { (api.PyErr_Clear)() };
-    }
-    objects::own(object)
-}
-
 unsafe fn number(api: &Api, object: Object) -> u32 {
     // SAFETY: as for `references`.
     unsafe {
@@ -305,7 +267,7 @@ pub unsafe fn described(api: &Api, object: Object, kind: TypeKind) -> Node {
             }
             TypeKind::Frame => code_of(api, NodeKind::Traceback, object, c"f_code"),
             TypeKind::Cache => {
-                let wrapped = attribute(api, object, c"__wrapped__");
+                let wrapped = objects::attribute(api, object, c"__wrapped__");
                 if wrapped.is_null() {
                     named(NodeKind::Cache)
                 } else {
@@ -321,16 +283,22 @@ pub unsafe fn described(api: &Api, object: Object, kind: TypeKind) -> Node {
 unsafe fn code_of(api: &Api, kind: NodeKind, object: Object, attribute_name: &CStr) -> Node {
     // SAFETY: as for `references`.
     unsafe {
-        let code = attribute(api, object, attribute_name);
+        let code = objects::attribute(api, object, attribute_name);
         if code.is_null() {
             return Node { kind, ..Node::default() };
         }
-        let mut name = text(api, attribute(api, code, c"co_qualname"));
+        let mut name = text(api, objects::attribute(api, code, c"co_qualname"));
         if name.is_empty() {
-            name = text(api, attribute(api, code, c"co_name")); // Before 3.11.
+            name = text(api, objects::attribute(api, code, c"co_name")); // Before 3.11.
         }
-        let file = text(api, attribute(api, code, c"co_filename"));
-        Node { kind, name, file, line: number(api, attribute(api, code, c"co_firstlineno")), ..Node::default() }
+        let file = text(api, objects::attribute(api, code, c"co_filename"));
+        Node {
+            kind,
+            name,
+            file,
+            line: number(api, objects::attribute(api, code, c"co_firstlineno")),
+            ..Node::default()
+        }
     }
 }
 
@@ -360,7 +328,7 @@ pub unsafe fn file_of_module(api: &Api, name: &str) -> String {
     // SAFETY: as for `references`.
     unsafe {
         let Ok(name) = std::ffi::CString::new(name) else { return String::new() };
-        let module = module(api, &name);
+        let module = objects::module(api, &name);
         if module.is_null() || objects::flags(objects::class_of(module)) & objects::HEAP_TYPE != 0 {
             return String::new();
         }

@@ -291,3 +291,57 @@ pub unsafe fn each_referent(object: Object, traverse: Traverse, look: &mut dyn F
     // SAFETY: the closure outlives the call, which calls `visit` on this thread only.
     unsafe { traverse(object, visit, ptr::from_mut(&mut look).cast()) };
 }
+
+/// A module that is imported; null if it is not. The reference is the interpreter's.
+///
+/// # Safety
+///
+/// The GIL must be held, and the object be alive or null.
+pub unsafe fn module(api: &Api, name: &CStr) -> Object {
+    // SAFETY: the caller holds the GIL.
+    unsafe { (api.PyDict_GetItemString)((api.PyImport_GetModuleDict)(), name.as_ptr()) }
+}
+
+/// An attribute of an object whose class C defines: a reference that the search owns. Null if it has none, or the object is
+/// null.
+///
+/// # Safety
+///
+/// The GIL must be held, and the object be alive or null.
+pub unsafe fn attribute(api: &Api, object: Object, name: &CStr) -> Object {
+    if object.is_null() {
+        return object;
+    }
+    // SAFETY: as the caller promises.
+    unsafe { owned(api, (api.PyObject_GetAttrString)(object, name.as_ptr())) }
+}
+
+/// Calls an attribute with an argument, or with none if that is null. Returns a reference that the search owns; null if the
+/// object is null, lacks the attribute or raises.
+///
+/// # Safety
+///
+/// The GIL must be held, and the object be alive or null.
+pub unsafe fn call(api: &Api, object: Object, name: &CStr, argument: Object) -> Object {
+    // SAFETY: as the caller promises; the arguments end with a null.
+    unsafe {
+        let function = attribute(api, object, name);
+        if function.is_null() {
+            return function;
+        }
+        owned(api, (api.PyObject_CallFunctionObjArgs)(function, argument, ptr::null_mut::<c_void>()))
+    }
+}
+
+/// Notes a new reference, or clears the error of a call that returned null.
+///
+/// # Safety
+///
+/// The GIL must be held, and the object be alive or null.
+pub unsafe fn owned(api: &Api, object: Object) -> Object {
+    if object.is_null() {
+        // SAFETY: as the caller promises.
+        unsafe { (api.PyErr_Clear)() };
+    }
+    own(object)
+}

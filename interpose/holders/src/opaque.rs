@@ -63,9 +63,9 @@ pub unsafe fn each_element(array: Object, look: &mut dyn FnMut(Object)) {
 pub unsafe fn each_script_tensor(api: &Api, module: Object, look: &mut dyn FnMut(String, Object)) {
     // SAFETY: as the caller promises. The classes are PyTorch's, and their methods run no code of the program.
     unsafe {
-        let native = names::module(api, c"torch._C");
+        let native = objects::module(api, c"torch._C");
         for class in [c"ParameterDict", c"BufferDict"] {
-            let items = names::call(api, names::call(api, native, class, module), c"items", ptr::null_mut());
+            let items = objects::call(api, objects::call(api, native, class, module), c"items", ptr::null_mut());
             if items.is_null() || objects::flags(objects::class_of(items)) & objects::LIST_SUBCLASS == 0 {
                 continue;
             }

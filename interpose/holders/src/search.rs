@@ -135,7 +135,7 @@ impl Calm {
             let was_collecting = switch_collector(c"PyGC_Disable");
             if was_collecting.is_none() {
                 // Before 3.10.
-                names::call(api, names::module(api, c"gc"), c"disable", ptr::null_mut());
+                objects::call(api, objects::module(api, c"gc"), c"disable", ptr::null_mut());
             }
             Self { exception, was_collecting, overrides: Torch::disable_overrides(api) }
         }
@@ -172,7 +172,7 @@ unsafe fn add_program(walk: &mut Walk, api: &Api, interpreter: &Interpreter) {
     // SAFETY: as for `find`.
     unsafe {
         for main in [c"__main__", c"__mp_main__"] {
-            let module = names::module(api, main);
+            let module = objects::module(api, main);
             if !module.is_null() {
                 walk.add_module("__main__".into(), module);
             }
@@ -256,7 +256,7 @@ fn is_library(file: &str) -> bool {
 unsafe fn local_names(api: &Api, interpreter: &Interpreter, code: Object) -> Vec<String> {
     // SAFETY: as for `find`.
     unsafe {
-        let of = |name| names::strings(api, names::attribute(api, code, name));
+        let of = |name| names::strings(api, objects::attribute(api, code, name));
         let mut all = of(c"co_varnames");
         let cells = of(c"co_cellvars");
         if interpreter.has_cells_of_arguments_apart() {

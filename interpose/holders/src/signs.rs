@@ -4,7 +4,7 @@ use std::ptr;
 
 use interpose_python::api::Api;
 
-use crate::{names, objects};
+use crate::objects;
 
 /// The shortest handle of CUDA's memory that processes share.
 const HANDLE_BYTES: isize = 64;
@@ -31,9 +31,9 @@ pub unsafe fn of(api: &Api) -> &'static str {
 unsafe fn is_autocast(api: &Api) -> bool {
     // SAFETY: as for `of`. PyTorch's functions read a variable of the thread.
     unsafe {
-        let native = names::module(api, c"torch._C");
+        let native = objects::module(api, c"torch._C");
         [c"is_autocast_enabled", c"is_autocast_cache_enabled"].iter().all(|name| {
-            let answer = names::call(api, native, name, ptr::null_mut());
+            let answer = objects::call(api, native, name, ptr::null_mut());
             !answer.is_null() && (api.PyLong_AsUnsignedLongLong)(answer) == 1
         })
     }
@@ -44,7 +44,7 @@ unsafe fn is_autocast(api: &Api) -> bool {
 unsafe fn has_sent(api: &Api) -> bool {
     // SAFETY: as for `of`; the dictionary does not change, since no code runs.
     unsafe {
-        let reductions = names::module(api, c"torch.multiprocessing.reductions");
+        let reductions = objects::module(api, c"torch.multiprocessing.reductions");
         if reductions.is_null() {
             return false;
         }

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use interpose_base::symbols;
 use interpose_python::api::{Api, Object};
 
-use crate::names;
 use crate::objects::{self, NoArguments, Property, own};
 use crate::types::{TypeInfo, inherited};
 use memlab_holders::EdgeKind;
@@ -35,17 +34,17 @@ impl Torch {
     pub unsafe fn find(api: &Api) -> Option<Self> {
         // SAFETY: the caller holds the GIL; the modules and classes live as long as the process.
         unsafe {
-            let native = names::module(api, c"torch._C");
-            let mut tensor = names::attribute(api, native, c"TensorBase");
+            let native = objects::module(api, c"torch._C");
+            let mut tensor = objects::attribute(api, native, c"TensorBase");
             if tensor.is_null() {
-                tensor = names::attribute(api, native, c"_TensorBase"); // Before PyTorch 2.2.
+                tensor = objects::attribute(api, native, c"_TensorBase"); // Before PyTorch 2.2.
             }
             if tensor.is_null() {
                 return None;
             }
             Some(Self {
                 tensor,
-                function_base: names::attribute(api, native, c"_FunctionBase"),
+                function_base: objects::attribute(api, native, c"_FunctionBase"),
                 data_ptr: objects::method(tensor, c"data_ptr")?,
                 is_cuda: inherited(tensor, c"is_cuda")?,
                 is_leaf: inherited(tensor, c"is_leaf")?,
@@ -66,11 +65,11 @@ impl Torch {
     pub unsafe fn disable_overrides(api: &Api) -> Object {
         // SAFETY: the caller holds the GIL.
         unsafe {
-            let native = names::module(api, c"torch._C");
+            let native = objects::module(api, c"torch._C");
             for name in [c"DisableTorchFunctionSubclass", c"DisableTorchFunction"] {
-                let guard = names::call(api, native, name, ptr::null_mut());
+                let guard = objects::call(api, native, name, ptr::null_mut());
                 if !guard.is_null() {
-                    names::call(api, guard, c"__enter__", ptr::null_mut());
+                    objects::call(api, guard, c"__enter__", ptr::null_mut());
                     return guard;
                 }
             }
@@ -89,11 +88,11 @@ impl Torch {
         }
         // SAFETY: as the caller promises. An empty format makes None.
         unsafe {
-            let exit = names::attribute(api, guard, c"__exit__");
-            let none = names::owned(api, (api.Py_BuildValue)(c"".as_ptr()));
+            let exit = objects::attribute(api, guard, c"__exit__");
+            let none = objects::owned(api, (api.Py_BuildValue)(c"".as_ptr()));
             if !exit.is_null() && !none.is_null() {
                 let arguments_end = ptr::null_mut::<c_void>();
-                names::owned(api, (api.PyObject_CallFunctionObjArgs)(exit, none, none, none, arguments_end));
+                objects::owned(api, (api.PyObject_CallFunctionObjArgs)(exit, none, none, none, arguments_end));
             }
         }
     }
@@ -199,8 +198,8 @@ impl SavedTensors {
     unsafe fn find(api: &Api, native: Object) -> Option<Self> {
         // SAFETY: the caller holds the GIL.
         unsafe {
-            let class = names::attribute(api, names::attribute(api, native, c"_autograd"), c"SavedTensor");
-            if !names::attribute(api, class, c"data").is_null() {
+            let class = objects::attribute(api, objects::attribute(api, native, c"_autograd"), c"SavedTensor");
+            if !objects::attribute(api, class, c"data").is_null() {
                 return Some(Self::Attribute);
             }
             let wrap = [c"_Z16THPVariable_WrapN2at10TensorBaseE", c"_Z16THPVariable_WrapRKN2at10TensorBaseE"]
@@ -216,12 +215,12 @@ impl SavedTensors {
         // SAFETY: the caller holds the GIL. The field holds one reference, and `taken` another during the call.
         unsafe {
             match self {
-                Self::Attribute => names::attribute(api, entry, c"data"),
+                Self::Attribute => objects::attribute(api, entry, c"data"),
                 Self::Field { class, wrap } if objects::class_of(entry) == *class => {
                     let saved: *const *mut TensorCounts = objects::read(entry, PYBIND_VALUE);
                     let mut taken = *saved;
                     (*taken).references.fetch_add(1, Ordering::Relaxed);
-                    let data = names::owned(api, wrap(&raw mut taken));
+                    let data = objects::owned(api, wrap(&raw mut taken));
                     if taken == *saved {
                         (*taken).references.fetch_sub(1, Ordering::Relaxed);
                     }

@@ -12,7 +12,6 @@ use interpose_python::api::{Api, Object};
 use interpose_python::walk::{Interpreter, RawFrame};
 use memlab_holders::EdgeKind;
 
-use crate::names;
 use crate::objects;
 use crate::opaque;
 use crate::signs;
@@ -413,5 +412,5 @@ impl<'a> Walk<'a> {
 /// All objects that the collector tracks, as a list; null if it cannot be had.
 unsafe fn tracked(api: &Api) -> Object {
     // SAFETY: the caller holds the GIL.
-    unsafe { names::call(api, names::module(api, c"gc"), c"get_objects", ptr::null_mut()) }
+    unsafe { objects::call(api, objects::module(api, c"gc"), c"get_objects", ptr::null_mut()) }
 }

@@ -180,7 +180,7 @@ fn the_short_report_begins_with_the_verdict() {
     };
     // THEN the verdict is the error, with its line, AND the findings, the peak and five lines follow
     snapshot("leak-brief", &brief(&leaking()));
-    // AND a run without findings fits; only after five steps it is said not to grow
+    // AND a run without findings fits; growth is denied only after five steps
     for (steps, growth) in [(4, "; too few steps to find growth"), (8, "; nothing grows")] {
         let text = brief(&read("healthy.jsonl", &trained(steps).text));
         let verdict = text.lines().find(|line| line.starts_with("=>")).expect("a verdict");
