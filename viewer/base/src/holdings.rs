@@ -1,5 +1,6 @@
 //! Memory held by lines, layers and categories of one device at one moment.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -8,6 +9,8 @@ use memlab_trace::{
     BlockLayer, ByScope, Category, CategoryView, DeviceView, LayerView, Line, LineView, Model, RangePath, RangeView,
     ResolvedSnapshot, Scope,
 };
+
+use crate::text::natural_name;
 
 /// Held memory for reports, exports and comparisons of runs, without empty entries.
 ///
@@ -195,7 +198,11 @@ impl Holdings {
 
     fn sorted(mut self) -> Self {
         self.layers.retain(|layer| layer.bytes > 0);
-        self.layers.sort_by(|a, b| (b.bytes, a.layer.root, &a.layer.name).cmp(&(a.bytes, b.layer.root, &b.layer.name)));
+        let order = |held: &HeldLayer| (Reverse(held.bytes), held.layer.root);
+        self.layers.sort_by(|a, b| {
+            let names = || natural_name(a.layer.name.as_deref()).cmp(&natural_name(b.layer.name.as_deref()));
+            order(a).cmp(&order(b)).then_with(names)
+        });
         self.ranges.retain(|range| range.bytes > 0);
         self.ranges.sort_by(|a, b| (b.bytes, &a.path).cmp(&(a.bytes, &b.path)));
         if self.ranges.iter().all(|range| range.path.is_empty()) {

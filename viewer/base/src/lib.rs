@@ -8,7 +8,7 @@
 //! arguments, filter, progress, save, simulation, preload           shared arguments; row filters; simulated cards; preload
 //! parallel, ranges                                                 ranks in meshes and pipelines; named ranges
 //! output, query, table                                            standard output and error, safe for terminals; tables
-//! holdings, theme
+//! holdings, layer_groups, theme
 //! category, clock, error, signals, source_file, text
 //! shared_library                                                   libraries opened by name
 //! ```
@@ -22,6 +22,7 @@ pub mod findings;
 pub mod holdings;
 pub mod json;
 pub mod kernels;
+pub mod layer_groups;
 pub mod moment;
 pub mod output;
 pub mod parallel;

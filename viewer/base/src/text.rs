@@ -208,6 +208,11 @@ fn is_unit(word: &str) -> bool {
     UNITS.contains(&word.trim_end_matches([')', ',', '.', ';', ':']))
 }
 
+/// Sort key of a layer's name, with `h.2` before `h.10`.
+pub fn natural_name(name: Option<&str>) -> Option<Vec<(u64, &str)>> {
+    Some(name?.split('.').map(|part| (part.parse().unwrap_or(u64::MAX), part)).collect())
+}
+
 /// A path as typed in the working directory.
 pub fn typed_path(path: &Path) -> String {
     let here = std::env::current_dir().unwrap_or_default();
@@ -278,6 +283,21 @@ pub fn missing_events(count: u64) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_in_names_count_as_numbers() {
+        let mut names = ["h.10", "h.2", "head", ""];
+        names.sort_by_key(|name| natural_name(Some(name)));
+        assert_eq!(names, ["", "h.2", "h.10", "head"]);
+    }
+
+    #[test]
+    fn a_number_stays_with_its_unit() {
+        assert_eq!(
+            words("holds 10 %, or 1.50 GiB (3 s) at h.10"),
+            ["holds", "10 %,", "or", "1.50 GiB", "(3 s)", "at", "h.10"]
+        );
+    }
 
     #[test]
     fn control_characters_are_replaced() {

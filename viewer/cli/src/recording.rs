@@ -1,5 +1,7 @@
 //! Records a program for a plan: runs it for a few steps, on a simulated card or on the machine's GPU.
 
+mod recorded_steps;
+
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -7,12 +9,16 @@ use std::io::{Read, Seek, SeekFrom};
 use std::iter;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use memlab_predict::plan::{Recording, RecordingError};
 
+use self::recorded_steps::RecordedSteps;
 use crate::run::ExitOutcome;
 use memlab_base::error::{StartError, bad_input};
+use memlab_base::output::{ProgressLine, stderr_is_terminal};
 use memlab_base::preload::{find_library, ld_preload};
 use memlab_base::simulation::{Simulation, joined};
 use memlab_base::text;
@@ -59,9 +65,15 @@ pub struct Recorder {
     pub folder: PathBuf,
 }
 
+/// Interval at which the progress of a recording is shown.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+
 /// A running program.
 pub struct Running {
     child: Child,
+    started: Instant,
+    /// Number of optimizer steps to record.
+    steps: u32,
     /// The command line, shortened for messages.
     program: String,
     /// The batch or the length, as messages show it: " at batch 8".
@@ -151,7 +163,7 @@ impl Recorder {
         let file = File::create(&output)?;
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         let child = command.spawn().map_err(|error| StartError::of(&command, &error))?;
-        Ok(Running { child, program: shown, at, trace, output })
+        Ok(Running { child, started: Instant::now(), steps: self.steps, program: shown, at, trace, output })
     }
 }
 
@@ -162,7 +174,7 @@ impl Running {
     ///
     /// If the program failed or used no GPU. The error includes its last output.
     pub fn finish(mut self) -> anyhow::Result<Recording> {
-        let ended = ExitOutcome::of(self.child.wait()?);
+        let ended = ExitOutcome::of(self.wait()?);
         let recording = match Recording::read(&self.trace) {
             Ok(recording) => recording,
             Err(error) => return Err(self.failed(ended, &error)),
@@ -171,6 +183,22 @@ impl Running {
             return Err(self.ended_early(ended));
         }
         Ok(recording)
+    }
+
+    /// Waits for the program, and shows its steps on a terminal.
+    fn wait(&mut self) -> std::io::Result<ExitStatus> {
+        if !stderr_is_terminal() {
+            return self.child.wait();
+        }
+        let mut steps = RecordedSteps::of(&self.trace);
+        let mut line = ProgressLine::default();
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            line.show(&format!("recording{}: {}", self.at, steps.progress(self.started.elapsed(), self.steps)));
+            thread::sleep(PROGRESS_INTERVAL);
+        }
     }
 
     fn failed(&self, ended: ExitOutcome, error: &RecordingError) -> anyhow::Error {

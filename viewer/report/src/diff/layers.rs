@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::change::{Change, order};
 use super::side::Side;
 use memlab_base::holdings::LayerName;
+use memlab_base::text::natural_name;
 
 /// Change of a layer's memory or GPU time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +43,10 @@ pub(super) fn compare(
         }
     }
     let mut changes: Vec<LayerChange> = changes.into_values().collect();
-    changes.sort_by(|a, b| order(a.change).cmp(&order(b.change)).then_with(|| a.layer.name.cmp(&b.layer.name)));
+    changes.sort_by(|a, b| {
+        let names = || natural_name(a.layer.name.as_deref()).cmp(&natural_name(b.layer.name.as_deref()));
+        order(a.change).cmp(&order(b.change)).then_with(names)
+    });
     changes
 }
 

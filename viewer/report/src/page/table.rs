@@ -22,18 +22,29 @@ pub(crate) enum Kind {
 /// A column: title, kind, and cell in a row.
 pub(crate) type Column<'c, R> = (&'c str, Kind, &'c dyn Fn(&R) -> Markup);
 
-/// A table; empty without rows.
+/// A table; empty without rows. Names come first: they stay in sight when the figures are scrolled.
 pub(crate) fn table<R>(label: &str, rows: &[R], columns: &[Column<'_, R>]) -> Markup {
+    let (mut ordered, figures): (Vec<_>, Vec<_>) = columns.iter().partition(|(_, kind, _)| *kind == Kind::Name);
+    ordered.extend(figures);
     html! {
         @if !rows.is_empty() {
             div.scroll {
-                table.sortable aria-label=(label) {
-                    thead { tr { @for (title, kind, _) in columns { (head(title, *kind)) } } }
-                    tbody { @for row in rows { tr { @for (.., cell) in columns { (cell(row)) } } } }
+                table.sortable aria-label=(label) style=(narrow_titles(&ordered)) {
+                    thead { tr { @for (title, kind, _) in &ordered { (head(title, *kind)) } } }
+                    tbody { @for row in rows { tr { @for (.., cell) in &ordered { (cell(row)) } } } }
                 }
             }
         }
     }
+}
+
+/// Titles of the columns after the first as CSS variables: on a narrow screen they stand before the figures.
+fn narrow_titles<R>(columns: &[&Column<'_, R>]) -> String {
+    let titled = |(number, (title, kind, _)): (usize, &&Column<'_, R>)| {
+        let title = title.replace(['\'', '\\'], "");
+        format!("--c{number}:'{}{title} ';", if *kind == Kind::Percent { "% " } else { "" })
+    };
+    (1..).zip(columns).skip(1).map(titled).collect()
 }
 
 /// The first `cap` rows as a table, with the number and bytes of the remaining rows.

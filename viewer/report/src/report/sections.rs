@@ -7,6 +7,7 @@ use super::growth;
 use super::names::ReportNames;
 use memlab_base::category::category_names;
 use memlab_base::findings::{self, Finding, GrowingLine, PoolsOfLine, advice::advice};
+use memlab_base::layer_groups::grouped;
 use memlab_base::ranges::{self, RangeNode};
 use memlab_base::table::Table;
 use memlab_base::text::{NO_LAYER, clean, wrapped};
@@ -154,14 +155,14 @@ fn lines_title(names: &ReportNames<'_>, device: &DeviceView) -> [String; 2] {
     [format!("{what}, with libraries"), why]
 }
 
-/// Largest layers at the peak.
+/// Largest layers at the peak. Layers that differ only in their number are one row.
 pub(super) fn layers(names: &ReportNames<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
     let mut layers = names.model.layers(device.index);
     layers.retain(|layer| layer.live_bytes_at_peak > 0);
     if layers.iter().all(|layer| layer.name.is_none()) {
         return Vec::new();
     }
-    layers.sort_by(|a, b| (b.live_bytes_at_peak, &a.name).cmp(&(a.live_bytes_at_peak, &b.name)));
+    let groups = grouped(layers);
     let mut table = Table::of_layers(&[
         "at the peak",
         share_title(device.peak_allocated_bytes, device.attributed_bytes_at_peak()),
@@ -173,7 +174,8 @@ pub(super) fn layers(names: &ReportNames<'_>, device: &DeviceView, columns: usiz
         "layer",
     ])
     .sparing(&[6, 4, 3, 2, 5]);
-    for layer in layers.iter().take(MAX_ROWS) {
+    for group in groups.iter().take(MAX_ROWS) {
+        let layer = &group.sum;
         // All figures are at the peak, so that a row adds up.
         let at_peak = |category: Category| layer.categories_at_peak[category as usize];
         let shown =
@@ -185,11 +187,11 @@ pub(super) fn layers(names: &ReportNames<'_>, device: &DeviceView, columns: usiz
             format::percent(layer.live_bytes_at_peak, device.attributed_bytes_at_peak()),
         ];
         row.extend(shown.into_iter().chain([others]).map(size));
-        row.push(names.layer(layer));
+        row.push(format!("{}{}", names.layer(layer), group.sizes()));
         table.row(row);
     }
     let title = "Largest layers, each without the layers inside it";
-    section(title, &table, rest(layers.iter().map(|layer| layer.live_bytes_at_peak)), columns)
+    section(title, &table, rest(groups.iter().map(|group| group.sum.live_bytes_at_peak)), columns)
 }
 
 /// Ranges that the program names, with their memory.

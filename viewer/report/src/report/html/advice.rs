@@ -4,6 +4,7 @@ use maud::{Markup, html};
 use memlab_predict::advice::AdviceReport;
 
 use super::super::advice::{ORDER, conclusions, place_of_tried, summary, title};
+use super::findings::with_code;
 use crate::page::elements::note;
 use memlab_base::text::clean;
 
@@ -19,7 +20,7 @@ pub(super) fn section(advices: Option<&AdviceReport>) -> Markup {
                     li {
                         strong { (clean(&summary(advice))) }
                         br;
-                        (clean(&advice.because))
+                        (with_code(&advice.because))
                         pre { (advice.how.lines().map(clean).collect::<Vec<_>>().join("\n")) }
                     }
                 }

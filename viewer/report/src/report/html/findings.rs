@@ -23,8 +23,17 @@ pub(super) fn section(names: &ReportNames<'_>) -> Markup {
 pub(in crate::report) fn finding_list(is_bad: bool, found: &[(&Words, &str)], last: Option<Markup>) -> Markup {
     html! {
         section.verdict.bad[is_bad].warn[!is_bad && !found.is_empty()] aria-label="findings" {
-            @for (what, next) in found { p { (markup_words(what)) br; span.next { "→ " (clean(next)) } } }
+            @for (what, next) in found { p { (markup_words(what)) br; span.next { "→ " (with_code(next)) } } }
             @if let Some(last) = last { p { (last) } }
+        }
+    }
+}
+
+/// Text as HTML; parts between backticks are code.
+pub(super) fn with_code(text: &str) -> Markup {
+    html! {
+        @for (index, part) in text.split('`').enumerate() {
+            @if index % 2 == 1 { code { (clean(part)) } } @else { (clean(part)) }
         }
     }
 }

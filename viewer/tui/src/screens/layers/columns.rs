@@ -6,6 +6,7 @@ use super::item::LayerItem;
 use crate::context::ShownMoment;
 use crate::size_units::Units;
 use crate::widgets::columns::{Column, GPU_TIME_COLUMNS, bytes_text, gpu_time_text};
+use memlab_base::text::natural_name;
 
 /// Columns of the layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,29 +129,5 @@ impl LayerColumn {
 
 /// Order of names, in which `h.2` comes before `h.10`.
 pub fn compare_layer_names(a: &LayerItem, b: &LayerItem) -> Ordering {
-    (a.key.0, natural(a.key.1.as_deref())).cmp(&(b.key.0, natural(b.key.1.as_deref())))
-}
-
-/// Sort key with `h.2` before `h.10`.
-fn natural(name: Option<&str>) -> Option<Vec<(u64, &str)>> {
-    Some(name?.split('.').map(|part| (part.parse().unwrap_or(u64::MAX), part)).collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_in_names_count_as_numbers() {
-        let mut names = ["h.10", "h.2", "head", ""].map(|name| natural(Some(name)));
-        names.sort();
-        assert_eq!(
-            names,
-            ["", "h.2", "h.10", "head"]
-                .map(|name| natural(Some(name)))
-                .map(|name| name)
-                .into_iter()
-                .collect::<Vec<_>>()[..]
-        );
-    }
+    (a.key.0, natural_name(a.key.1.as_deref())).cmp(&(b.key.0, natural_name(b.key.1.as_deref())))
 }

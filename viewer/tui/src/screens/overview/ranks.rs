@@ -15,9 +15,28 @@ use memlab_units::format;
 const GAP: u16 = 3;
 /// Minimum width of a bar.
 const MIN_BAR_COLUMNS: u16 = 6;
-/// Beyond this number, only the devices around the displayed one are listed here; the screen of the ranks lists all.
+/// Beyond this number, only the fullest devices are listed here; the screen of the ranks lists all.
 const MAX_LISTED_DEVICES: usize = 64;
 const CROWDED_ROWS: usize = 4;
+
+/// The `most` fullest devices in their order, always with the displayed one; all if they fit.
+fn fullest(items: &[RankItem], most: usize, displayed: usize) -> Vec<&RankItem> {
+    let mut shown: Vec<&RankItem> = items.iter().collect();
+    if items.len() > most {
+        let share = |item: &RankItem| held_bytes(item) as f64 / item.total_bytes.max(1) as f64;
+        shown.sort_by(|a, b| {
+            (b.target == displayed).cmp(&(a.target == displayed)).then_with(|| share(b).total_cmp(&share(a)))
+        });
+        shown.truncate(most);
+        shown.sort_by_key(|item| item.target);
+    }
+    shown
+}
+
+/// Allocated bytes. Without PyTorch nothing is allocated, but the device is in use.
+fn held_bytes(item: &RankItem) -> u64 {
+    if item.peak_allocated_bytes > 0 { item.allocated_bytes } else { item.used_bytes }
+}
 
 /// Columns of a percentage.
 const PERCENT_COLUMNS: u16 = 6;
@@ -69,24 +88,32 @@ pub fn draw(buffer: &mut Buffer, area: Rect, context: &Context) {
     };
     let facts =
         Imbalance::of(&items).map(|imbalance| imbalance_fact(&imbalance, &items, context)).into_iter().collect();
-    let inner = frame(buffer, area, &format!("{what}{when}"), facts, theme);
-    let inner = Rect { x: inner.x + 1, width: inner.width.saturating_sub(2), ..inner };
+    let inner = Rect {
+        x: area.x + 2,
+        y: area.y + 1,
+        width: area.width.saturating_sub(4),
+        height: area.height.saturating_sub(2),
+    };
+    let rows = usize::from(inner.height);
+    let most_shown = rows * across(inner.width, columns(&items, Form::Short));
+    let shown = fullest(&items, most_shown, context.target());
+    let count = if shown.len() < items.len() {
+        format!(", the fullest {} of {}", shown.len(), items.len())
+    } else {
+        String::new()
+    };
+    frame(buffer, area, &format!("{what}{when}{count}"), facts, theme);
     if inner.height == 0 || inner.width < 12 || items.is_empty() {
         return;
     }
-    let rows = usize::from(inner.height);
     let fits = items.len().div_ceil(across(inner.width, columns(&items, Form::long(context.units)))) <= rows;
     let form = if fits { Form::long(context.units) } else { Form::Short };
     let most = across(inner.width, columns(&items, form));
     // As few entries side by side as the rows allow, for long bars.
-    let across = items.len().div_ceil(rows).min(most).max(1);
+    let across = shown.len().div_ceil(rows).min(most).max(1);
     let columns = (inner.width + GAP) / across as u16 - GAP;
     let name_columns = name_columns(&items, form);
-    let selected = context.target();
-    // The row of the displayed device is visible.
-    let first = (selected / across + 1).saturating_sub(rows);
-    let seen = items.iter().skip(first * across).take(rows * across);
-    for (index, item) in seen.enumerate() {
+    for (index, item) in shown.into_iter().enumerate() {
         let (x, y) = ((index % across) as u16 * (columns + GAP), (index / across) as u16);
         let place = Rect { x: inner.x + x, y: inner.y + y, width: columns.min(inner.width), height: 1 };
         draw_entry(buffer, place, context, item, (&name(item, &items, form), name_columns), form);
@@ -112,9 +139,7 @@ fn draw_entry(
         ..area
     };
     draw_bar(buffer, bar, item, theme);
-    // Without PyTorch nothing is allocated, but the device is in use.
-    let bytes = if item.peak_allocated_bytes > 0 { item.allocated_bytes } else { item.used_bytes };
-    let percent = format::percent(bytes, item.total_bytes);
+    let percent = format::percent(held_bytes(item), item.total_bytes);
     put_right(buffer, area.right() - peak_columns, area.y, PERCENT_COLUMNS, &percent, theme.text, theme);
     if peak_columns > 0 && item.peak_allocated_bytes > 0 {
         let (sign, style) = match item.oom_count {
