@@ -64,11 +64,14 @@ fn numbered(name: &str) -> Option<(&str, u64, &str)> {
     None
 }
 
+/// Outermost module, class, and the name before and after the number.
+type GroupKey = (u32, Option<Arc<str>>, String, String);
+
 /// Layers in groups, the largest at the peak first.
 pub fn grouped(layers: Vec<LayerView>) -> Vec<LayerGroup> {
     let mut groups: Vec<LayerGroup> = Vec::new();
-    // Position of a group in the list, and its numbers.
-    let mut found: BTreeMap<(u32, Option<Arc<str>>, String, String), (usize, u64, u64)> = BTreeMap::new();
+    // Position of a group in the list, and its first and last number.
+    let mut found: BTreeMap<GroupKey, (usize, u64, u64)> = BTreeMap::new();
     for layer in layers {
         let name = layer.name.clone().unwrap_or_default();
         let Some((before, number, after)) = numbered(&name) else {

@@ -15,8 +15,10 @@ pub(crate) enum Kind {
     Sorted,
     /// Shares of the quantity in the title.
     Percent,
-    /// Text.
+    /// Text that names the row: it comes first.
     Name,
+    /// Other text.
+    Note,
 }
 
 /// A column: title, kind, and cell in a row.
@@ -24,8 +26,8 @@ pub(crate) type Column<'c, R> = (&'c str, Kind, &'c dyn Fn(&R) -> Markup);
 
 /// A table; empty without rows. Names come first: they stay in sight when the figures are scrolled.
 pub(crate) fn table<R>(label: &str, rows: &[R], columns: &[Column<'_, R>]) -> Markup {
-    let (mut ordered, figures): (Vec<_>, Vec<_>) = columns.iter().partition(|(_, kind, _)| *kind == Kind::Name);
-    ordered.extend(figures);
+    let (names, others) = columns.iter().partition::<Vec<_>, _>(|(_, kind, _)| *kind == Kind::Name);
+    let ordered: Vec<_> = names.into_iter().chain(others).collect();
     html! {
         @if !rows.is_empty() {
             div.scroll {
@@ -71,7 +73,7 @@ pub(crate) fn rest(left_out: usize, held: &str) -> Markup {
 }
 
 fn head(title: &str, kind: Kind) -> Markup {
-    let class = if kind == Kind::Name { "name" } else { "num" };
+    let class = if matches!(kind, Kind::Name | Kind::Note) { "name" } else { "num" };
     let sort = if kind == Kind::Sorted { "descending" } else { "none" };
     html! {
         th scope="col" class=(class) aria-sort=(sort) {

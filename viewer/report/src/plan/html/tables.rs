@@ -26,7 +26,7 @@ pub(super) fn batches(answer: &Answer) -> Markup {
         ("allocated", Kind::Number, &|row| bytes(row.peak_allocated_bytes, None)),
         ("reserved", Kind::Number, &|row| bytes(row.peak_reserved_bytes, None)),
         ("smallest card", Kind::Number, &|row| bytes(row.needed_bytes, None)),
-        ("fits", Kind::Name, &|row| text(if row.fits { "yes" } else { "no" })),
+        ("fits", Kind::Note, &|row| text(if row.fits { "yes" } else { "no" })),
     ];
     table("batches", &answer.batches, &columns)
 }
@@ -70,8 +70,8 @@ pub(super) fn sequence(sequence: &SequenceAnswer) -> Markup {
         ("reserved", Kind::Number, &|row| bytes(row.peak_reserved_bytes, None)),
         ("smallest card", Kind::Number, &|row| bytes(row.needed_bytes, None)),
         ("retries", Kind::Number, &|row| count(row.retries)),
-        ("fits", Kind::Name, &|row| text(if row.fits { "yes" } else { "no" })),
-        ("order", Kind::Name, &|row| text(&row.order)),
+        ("fits", Kind::Note, &|row| text(if row.fits { "yes" } else { "no" })),
+        ("order", Kind::Note, &|row| text(&row.order)),
         ("settings", Kind::Name, &|row| text(&settings_title(&row.settings, row.is_current))),
     ];
     html! {

@@ -283,7 +283,7 @@ pub(super) fn steps(names: &ReportNames<'_>, device: &DeviceView, devices: usize
         ("offloaded", Kind::Number, &|(step, _)| {
             training(step).map_or_else(|| number(0, ""), |logged| bytes(logged.offloaded_bytes, None))
         }),
-        ("computed", Kind::Name, &|(step, _)| text(&training(step).as_ref().map(computed).unwrap_or_default())),
+        ("computed", Kind::Note, &|(step, _)| text(&training(step).as_ref().map(computed).unwrap_or_default())),
     ];
     let of_training = if names.model.has_trainings() { &of_training[..] } else { &[] };
     html! {
@@ -318,9 +318,9 @@ pub(super) fn driver_at(model: &Model, device: i32, when: &str) -> Markup {
         &[
             (when, Kind::Sorted, &|view| bytes(view.live_bytes, most)),
             ("pieces", Kind::Number, &|view| count(view.live_allocations)),
-            ("kind", Kind::Name, &|view| text(view.kind.as_str())),
+            ("kind", Kind::Note, &|view| text(view.kind.as_str())),
             ("function", Kind::Name, &|view| text(&view.call)),
-            ("library", Kind::Name, &|view| text(&view.library)),
+            ("library", Kind::Note, &|view| text(&view.library)),
         ],
     )
 }

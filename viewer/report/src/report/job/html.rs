@@ -117,9 +117,9 @@ fn ranks(names: &RankNames<'_>) -> Markup {
         ("a step more", Kind::Number, &|rank| cell(rank, FigureKind::GrowthPerStep)),
         ("steps", Kind::Number, &|rank| count(rank.steps_ended)),
         ("pid", Kind::Number, &|rank| number(rank.header.pid.into(), &rank.header.pid.to_string())),
-        ("place", Kind::Name, &|rank| text(&short(&rank.mesh, &rank.stages))),
-        ("host", Kind::Name, &|rank| text(&rank.header.host)),
-        ("trace", Kind::Name, &|rank| text(&rank.path.display().to_string())),
+        ("place", Kind::Note, &|rank| text(&short(&rank.mesh, &rank.stages))),
+        ("host", Kind::Note, &|rank| text(&rank.header.host)),
+        ("trace", Kind::Note, &|rank| text(&rank.path.display().to_string())),
     ];
     table("ranks", &job.ranks, &columns)
 }
@@ -129,8 +129,8 @@ fn differences(names: &RankNames<'_>) -> Markup {
     let columns: [Column<'_, Difference>; 5] = [
         ("difference", Kind::Number, &|found| number(found.bytes(), &signed(found))),
         ("median", Kind::Number, &|found| bytes(found.median_bytes, None)),
-        ("ranks", Kind::Name, &|found| text(&ranks(found))),
-        ("kind", Kind::Name, &|found| text(names.held(&found.held).0)),
+        ("ranks", Kind::Note, &|found| text(&ranks(found))),
+        ("kind", Kind::Note, &|found| text(names.held(&found.held).0)),
         ("what", Kind::Name, &|found| text(&names.held(&found.held).1)),
     ];
     capped("differences", &names.job.differences, MAX_ROWS, Difference::bytes, &columns)
@@ -161,7 +161,7 @@ fn memory_at_oom(names: &RankNames<'_>, first: &FirstOom) -> Markup {
         ("allocated", Kind::Number, &|row| held(row, 0, Some(most))),
         ("reserved", Kind::Number, &|row| held(row, 1, None)),
         ("in use", Kind::Number, &|row| held(row, 2, None)),
-        ("at that moment", Kind::Name, &|(.., words)| text(words)),
+        ("at that moment", Kind::Note, &|(.., words)| text(words)),
     ];
     html! {
         section #out-of-memory {
