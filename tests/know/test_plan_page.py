@@ -86,9 +86,9 @@ def test_the_page_matches_the_plan(browser, plan):
     rows = plan["batches"]
     keys = ["batch", "peak_allocated_bytes", "peak_reserved_bytes", "needed_bytes"]
     assert [values(page, "batches", column) for column in range(4)] == [[row[key] for row in rows] for key in keys]
-    assert values(page, "settings", 0) == [row["needed_bytes"] for row in plan["settings"]]
+    assert values(page, "settings", 1) == [row["needed_bytes"] for row in plan["settings"]]
     for what in ("categories", "lines", "layers"):
-        assert values(page, what, 0) == [row["bytes"] for row in plan[what]], what
+        assert values(page, what, 1) == [row["bytes"] for row in plan[what]], what
     # AND the chart of batches has a point for each row of the table, filled where it fits
     points = page.evaluate(
         "Array.from(document.querySelectorAll('svg.batches circle'), it => [it.textContent, it.classList.contains('fits')])"

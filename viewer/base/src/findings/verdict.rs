@@ -23,7 +23,7 @@ pub fn verdict(model: &Model, findings: &[Finding]) -> Option<Words> {
     })
 }
 
-/// `Fits with 2.10 GiB to spare; activations 58 % at the peak; nothing grows`, of the fullest device.
+/// `Fits with 2.10 GiB to spare; activations 58 % of memory in use at the peak; nothing grows`, of the fullest device.
 fn healthy(model: &Model, devices: &[DeviceView]) -> Option<Words> {
     let device = devices.iter().min_by_key(|device| (spare_bytes(device).unwrap_or(u64::MAX), device.index))?;
     if device.allocations == 0 {
@@ -34,17 +34,16 @@ fn healthy(model: &Model, devices: &[DeviceView]) -> Option<Words> {
         Some(bytes) => Words::strong("Fits").and(format!(" with {} to spare{on}", size(bytes))),
         None => Words::strong(size(device.peak_allocated_bytes)).and(format!(" allocated at the peak{on}")),
     };
-    let blocks =
-        model.categories(device.index).into_iter().filter(|view| (view.category as usize) < Category::Cached as usize);
-    let words = match blocks.max_by_key(|view| view.bytes_at_peak) {
-        Some(most) if most.bytes_at_peak > 0 && most.bytes_at_peak <= device.peak_allocated_bytes => {
-            words.and(format!(
-                "; {} {} of allocated at the peak",
-                category_names(most.category).0,
-                format::percent(most.bytes_at_peak, device.peak_allocated_bytes)
-            ))
-        }
-        _ => words,
+    let held = model.categories(device.index).map(|view| (view.category, view.bytes_at_peak));
+    let in_use = held.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+    let blocks = held.iter().filter(|(category, bytes)| (*category as usize) < Category::Cached as usize && *bytes > 0);
+    let words = match blocks.max_by_key(|(_, bytes)| *bytes) {
+        Some((category, bytes)) => words.and(format!(
+            "; {} {} of memory in use at the peak",
+            category_names(*category).0,
+            format::percent(*bytes, in_use)
+        )),
+        None => words,
     };
     let mut moments = devices.iter().filter_map(|device| model.growth_moments(device.index));
     let is_compared = moments.any(|moments| moments.to >= MIN_COMPARED);

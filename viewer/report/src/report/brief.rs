@@ -89,23 +89,16 @@ fn peak(names: &ReportNames<'_>, device: &DeviceView, devices: usize, columns: u
         lines.push("  PyTorch allocated nothing on this device.".to_owned());
         return lines;
     }
-    let mut held: Vec<(Category, u64)> = names
-        .model
-        .categories(device.index)
-        .map(|view| (view.category, view.bytes_at_peak))
-        .into_iter()
-        .filter(|(category, bytes)| (*category as usize) < Category::Cached as usize && *bytes > 0)
-        .collect();
+    let mut held: Vec<(Category, u64)> =
+        names.model.categories(device.index).map(|view| (view.category, view.bytes_at_peak)).into();
+    held.retain(|(_, bytes)| *bytes > 0);
     held.sort_by_key(|(_, bytes)| Reverse(*bytes));
-    let shares: Vec<String> = held
-        .iter()
-        .take(CATEGORIES)
-        .map(|(category, bytes)| {
-            let share = format::percent(*bytes, device.attributed_bytes_at_peak());
-            format!("{} {} ({share})", category_names(*category).0, size(*bytes))
-        })
-        .collect();
-    lines.extend(wrapped(" ", &shares.join(", "), columns));
+    let in_use = held.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+    let share = |(category, bytes): &(Category, u64)| {
+        format!("{} {} ({})", category_names(*category).0, size(*bytes), format::percent(*bytes, in_use))
+    };
+    let shares: Vec<String> = held.iter().take(CATEGORIES).map(share).collect();
+    lines.extend(wrapped(" ", &format!("in use: {}", shares.join("; ")), columns));
     let mut table = Table::new(&[
         "at the peak",
         sections::share_title(device.peak_allocated_bytes, device.attributed_bytes_at_peak()),
