@@ -50,6 +50,13 @@ def test_links_lead_somewhere(page):
         assert not place or place in set(anchors(target)), link
 
 
+def test_no_page_is_long():
+    # GIVEN the pages of the guide and the README; THEN each can be read in one sitting
+    lengths = {page.name: page.read_text().count("\n") for page in (ROOT / "docs").glob("*.md")}
+    assert {name: lines for name, lines in lengths.items() if lines > 400} == {}
+    assert (ROOT / "README.md").read_text().count("\n") <= 150
+
+
 def test_every_page_is_in_the_site():
     # GIVEN the site's contents THEN they list exactly the pages
     listed = re.findall(r"\]\((.*)\)", (SITE / "SUMMARY.md").read_text())

@@ -1,4 +1,4 @@
-//! The records shown in `docs/trace-format.md` match the encoder and the decoder.
+//! The records shown in `docs/trace-format.md` and `docs/trace-holders.md` match the encoder and the decoder.
 
 use crate::common::encode_record;
 use memlab_trace::encode::{self, LineBuffer};
@@ -7,8 +7,9 @@ use memlab_trace::{Record, decode_line};
 use proptest::prelude::*;
 
 fn documented_lines() -> Vec<String> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/trace-format.md");
-    let text = std::fs::read_to_string(path).unwrap();
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs");
+    let pages = ["trace-format.md", "trace-holders.md"];
+    let text = pages.map(|page| std::fs::read_to_string(format!("{folder}/{page}")).unwrap()).concat();
     let shown = text.lines().filter(|line| line.starts_with("    {") || line.starts_with("    ["));
     shown.map(|line| line.trim().to_owned()).collect()
 }
