@@ -162,6 +162,28 @@ pub struct LayerView {
     pub categories_at_peak: [u64; Category::COUNT],
 }
 
+impl LayerView {
+    /// Adds the bytes of `other` to these.
+    pub fn add(&mut self, other: &Self) {
+        for (to, from) in [
+            (&mut self.live_bytes, other.live_bytes),
+            (&mut self.live_bytes_at_peak, other.live_bytes_at_peak),
+            (&mut self.forward_bytes, other.forward_bytes),
+            (&mut self.backward_bytes, other.backward_bytes),
+            (&mut self.parameter_bytes, other.parameter_bytes),
+            (&mut self.gradient_bytes, other.gradient_bytes),
+            (&mut self.optimizer_state_bytes, other.optimizer_state_bytes),
+            (&mut self.buffer_bytes, other.buffer_bytes),
+            (&mut self.activation_bytes, other.activation_bytes),
+        ] {
+            *to = to.saturating_add(from);
+        }
+        for (to, from) in std::iter::zip(&mut self.categories_at_peak, other.categories_at_peak) {
+            *to = to.saturating_add(from);
+        }
+    }
+}
+
 /// Number and total duration of kernels, copies and fills on a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkTotals {

@@ -10,7 +10,7 @@ use memlab_trace::{
     ResolvedSnapshot, Scope,
 };
 
-use crate::text::natural_name;
+use crate::text::compare_names;
 
 /// Held memory for reports, exports and comparisons of runs, without empty entries.
 ///
@@ -200,7 +200,7 @@ impl Holdings {
         self.layers.retain(|layer| layer.bytes > 0);
         let order = |held: &HeldLayer| (Reverse(held.bytes), held.layer.root);
         self.layers.sort_by(|a, b| {
-            let names = || natural_name(a.layer.name.as_deref()).cmp(&natural_name(b.layer.name.as_deref()));
+            let names = || compare_names(a.layer.name.as_deref(), b.layer.name.as_deref());
             order(a).cmp(&order(b)).then_with(names)
         });
         self.ranges.retain(|range| range.bytes > 0);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use memlab_trace::LayerView;
 use memlab_units::format::size;
 
-use crate::text::natural_name;
+use crate::text::compare_names;
 
 /// Layers of one class whose names differ in one number.
 #[derive(Clone, Debug)]
@@ -25,18 +25,7 @@ impl LayerGroup {
     }
 
     fn add(&mut self, layer: &LayerView) {
-        let add = |sum: &mut u64, part: u64| *sum = sum.saturating_add(part);
-        let sum = &mut self.sum;
-        add(&mut sum.live_bytes, layer.live_bytes);
-        add(&mut sum.live_bytes_at_peak, layer.live_bytes_at_peak);
-        add(&mut sum.forward_bytes, layer.forward_bytes);
-        add(&mut sum.backward_bytes, layer.backward_bytes);
-        add(&mut sum.parameter_bytes, layer.parameter_bytes);
-        add(&mut sum.gradient_bytes, layer.gradient_bytes);
-        add(&mut sum.optimizer_state_bytes, layer.optimizer_state_bytes);
-        add(&mut sum.buffer_bytes, layer.buffer_bytes);
-        add(&mut sum.activation_bytes, layer.activation_bytes);
-        sum.categories_at_peak.iter_mut().zip(layer.categories_at_peak).for_each(|(sum, part)| add(sum, part));
+        self.sum.add(layer);
         self.count += 1;
         let bytes = layer.live_bytes_at_peak;
         self.each = (self.each.0.min(bytes), self.each.1.max(bytes));
@@ -97,7 +86,7 @@ pub fn grouped(layers: Vec<LayerView>) -> Vec<LayerGroup> {
         }
     }
     groups.sort_by(|a, b| {
-        let names = || natural_name(a.sum.name.as_deref()).cmp(&natural_name(b.sum.name.as_deref()));
+        let names = || compare_names(a.sum.name.as_deref(), b.sum.name.as_deref());
         b.sum.live_bytes_at_peak.cmp(&a.sum.live_bytes_at_peak).then_with(names)
     });
     groups

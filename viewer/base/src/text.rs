@@ -3,6 +3,7 @@
 //! Another process writes the trace: no control character in its names reaches the terminal.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::path::Path;
 
 use memlab_trace::Line;
@@ -173,9 +174,11 @@ const MAX_PROSE_COLUMNS: usize = 110;
 
 /// Wraps text to a width. The first line starts with `mark`; the others are indented equally.
 pub fn wrapped(mark: &str, text: &str, columns: usize) -> Vec<String> {
-    let columns = columns.min(MAX_PROSE_COLUMNS);
-    let indent = " ".repeat(width(mark) + 1);
-    let mut lines = vec![mark.to_owned()];
+    filled(vec![mark.to_owned()], text, &" ".repeat(width(mark) + 1), columns.min(MAX_PROSE_COLUMNS))
+}
+
+/// Appends a text to lines of at most `columns`. New lines start with `indent`.
+pub fn filled(mut lines: Vec<String>, text: &str, indent: &str, columns: usize) -> Vec<String> {
     for word in words(text) {
         match lines.last_mut() {
             Some(line) if width(line) + 1 + width(word) <= columns => {
@@ -189,7 +192,7 @@ pub fn wrapped(mark: &str, text: &str, columns: usize) -> Vec<String> {
 }
 
 /// Words of a text. A number and its unit are one word.
-pub fn words(text: &str) -> Vec<&str> {
+fn words(text: &str) -> Vec<&str> {
     let offset = |word: &str| word.as_ptr().addr() - text.as_ptr().addr();
     let mut words: Vec<&str> = Vec::new();
     for word in text.split_whitespace() {
@@ -208,9 +211,15 @@ fn is_unit(word: &str) -> bool {
     UNITS.contains(&word.trim_end_matches([')', ',', '.', ';', ':']))
 }
 
-/// Sort key of a layer's name, with `h.2` before `h.10`.
-pub fn natural_name(name: Option<&str>) -> Option<Vec<(u64, &str)>> {
-    Some(name?.split('.').map(|part| (part.parse().unwrap_or(u64::MAX), part)).collect())
+/// Order of layers' names, in which `h.2` comes before `h.10`.
+pub fn compare_names(a: Option<&str>, b: Option<&str>) -> Ordering {
+    fn parts(name: &str) -> impl Iterator<Item = (u64, &str)> {
+        name.split('.').map(|part| (part.parse().unwrap_or(u64::MAX), part))
+    }
+    match (a, b) {
+        (Some(a), Some(b)) => parts(a).cmp(parts(b)),
+        (a, b) => a.cmp(&b),
+    }
 }
 
 /// A path as typed in the working directory.
@@ -287,7 +296,7 @@ mod tests {
     #[test]
     fn numbers_in_names_count_as_numbers() {
         let mut names = ["h.10", "h.2", "head", ""];
-        names.sort_by_key(|name| natural_name(Some(name)));
+        names.sort_by(|a, b| compare_names(Some(a), Some(b)));
         assert_eq!(names, ["", "h.2", "h.10", "head"]);
     }
 

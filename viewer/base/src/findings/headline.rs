@@ -10,10 +10,7 @@ use crate::text;
 /// Bytes allocated at the peak of the fullest device, with their category and line; `None` without a device.
 pub fn headline(model: &Model) -> Option<Words> {
     let devices = model.devices();
-    let fullest = |device: &&DeviceView| {
-        (device.peak_allocated_bytes.max(device.peak_used_bytes), std::cmp::Reverse(device.index))
-    };
-    let device = devices.iter().max_by_key(fullest)?;
+    let device = fullest(&devices)?;
     let words = peak(model, device, devices.len());
     Some(match line(model, device) {
         Some((place, bytes)) => {
@@ -21,6 +18,12 @@ pub fn headline(model: &Model) -> Option<Words> {
         }
         None => words,
     })
+}
+
+/// The device with the most bytes at its peak; `None` without a device.
+pub fn fullest(devices: &[DeviceView]) -> Option<&DeviceView> {
+    let bytes = |device: &&DeviceView| device.peak_allocated_bytes.max(device.peak_used_bytes);
+    devices.iter().max_by_key(|device| (bytes(device), std::cmp::Reverse(device.index)))
 }
 
 fn peak(model: &Model, device: &DeviceView, devices: usize) -> Words {

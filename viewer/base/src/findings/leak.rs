@@ -186,7 +186,8 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &Accumulatio
     let most = model.line_of(typical.stack);
     let most = most.as_ref();
     let what = Words::strong(Kind::Leak.title()).and(format!("{}: ", on(device, several)));
-    let what = what.and(grown(model, device, span, group.bytes)).and(". ");
+    let rate = how(model, device, span, group.bytes);
+    let what = what.and(grown(span, group.bytes, &rate)).and(". ");
     let mut what = match (most, by_line.len() - 1) {
         (Some(line), 0) => what.and_code(place(line, directory)).and(" allocates it"),
         (Some(line), 1) => what.and_code(place(line, directory)).and(" and 1 more line allocate it"),
@@ -204,7 +205,7 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &Accumulatio
     let of_all = match by_line.len() {
         ..2 => "It holds",
         _ if alike_bytes > group.bytes / 2 => "It mostly holds",
-        _ => "It also holds",
+        _ => "It partly holds",
     };
     what = what.and(format!(". {of_all} {name}"));
     // A caller equal to the growing line is not repeated.
@@ -247,8 +248,7 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &Accumulatio
         (None, Some(holder)) if !is_unused || !holder.has_graph => holder.cure.clone(),
         _ => next(typical, went_backward).to_owned(),
     };
-    let short =
-        Words::strong("Grows").and(format!("{} {}", on(device, several), how(model, device, span, group.bytes)));
+    let short = Words::strong("Grows").and(format!("{} {rate}", on(device, several)));
     let short = match (found.first(), most) {
         (Some(holder), _) => short.and(": ").join(&holder.short),
         (None, Some(line)) => short.and(", allocated by ").and_code(text::place(line, directory)),
@@ -265,17 +265,14 @@ fn how(model: &Model, device: &DeviceView, span: &AccumulationSpan, bytes: u64) 
         AccumulationSpan::Iterations { from, to } | AccumulationSpan::AfterSteps { from, to } => {
             format!("{} an iteration", rate_over(from, to))
         }
-        AccumulationSpan::Released { from, to, .. } => {
-            format!("{} a step", rate_over(from, to))
-        }
+        AccumulationSpan::Released { from, to, .. } => format!("{} a step", rate_over(from, to)),
         AccumulationSpan::Passes => format!("after each forward, to {} at the peak", size(bytes)),
     }
 }
 
 /// Growth of `bytes` with its span: `57.0 MiB from the end of step 1 to the end of step 39 (1.50 MiB a step)`.
-fn grown(model: &Model, device: &DeviceView, span: &AccumulationSpan, bytes: u64) -> String {
+fn grown(span: &AccumulationSpan, bytes: u64, rate: &str) -> String {
     let grown = size(bytes);
-    let rate = how(model, device, span, bytes);
     // Counts; steps and iterations are numbered from 0.
     let moments = |moment: &str, from: u64, to: u64| {
         format!("from {moment} {} to {moment} {}", from.saturating_sub(1), to.saturating_sub(1))

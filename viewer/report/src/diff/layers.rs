@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::change::{Change, order};
 use super::side::Side;
 use memlab_base::holdings::LayerName;
-use memlab_base::text::natural_name;
+use memlab_base::text::compare_names;
 
 /// Change of a layer's memory or GPU time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub(super) fn compare(
     }
     let mut changes: Vec<LayerChange> = changes.into_values().collect();
     changes.sort_by(|a, b| {
-        let names = || natural_name(a.layer.name.as_deref()).cmp(&natural_name(b.layer.name.as_deref()));
+        let names = || compare_names(a.layer.name.as_deref(), b.layer.name.as_deref());
         order(a.change).cmp(&order(b.change)).then_with(names)
     });
     changes

@@ -27,7 +27,7 @@ const MAX_ROWS: usize = 20;
 pub fn write_text_at(out: &mut impl Write, path: &Path, loaded: &LoadedMoment, style: Style) -> io::Result<()> {
     let ResolvedSnapshot { model: moment, final_model: whole, .. } = &loaded.snapshot;
     let names = ReportNames::new(whole);
-    let mut parts = vec![process(whole)];
+    let mut parts = vec![process(whole).into()];
     // The name of a step's end contains the step already.
     let reached = match (loaded.moment, whole.steps_ended()) {
         (NamedMoment::Step(_), _) | (_, 0) => String::new(),

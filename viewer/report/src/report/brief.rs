@@ -32,10 +32,7 @@ pub fn write_brief(out: &mut impl Write, path: &Path, run: &AdvisedTrace, style:
     let names = ReportNames::new(model);
     let mut parts = vec![process(model), found(model, columns)];
     let devices = model.devices();
-    let fullest = devices
-        .iter()
-        .max_by_key(|device| (device.peak_allocated_bytes.max(device.peak_used_bytes), Reverse(device.index)));
-    match fullest {
+    match findings::fullest(&devices) {
         Some(device) => parts.push(peak(&names, device, devices.len(), columns)),
         None => parts.push(vec!["No GPU memory was allocated.".to_owned()]),
     }
@@ -46,21 +43,15 @@ pub fn write_brief(out: &mut impl Write, path: &Path, run: &AdvisedTrace, style:
 }
 
 fn process(model: &Model) -> Vec<String> {
-    let mut lines = text::process(model);
-    // The end is one more fact.
-    if let Some(end) = lines.pop().filter(|_| lines.len() > 1)
-        && let Some(facts) = lines.last_mut()
-    {
-        *facts += &format!(" · {}", end.trim_start());
-    }
-    lines
+    let [title, facts, end] = text::process(model);
+    vec![title, format!("{facts} · {}", end.trim_start())]
 }
 
 /// The verdict, and the findings.
 fn found(model: &Model, columns: usize) -> Vec<String> {
     let found = findings::of(model);
     let Some(verdict) = findings::verdict(model, &found) else { return Vec::new() };
-    let mut lines = wrapped("=>", &clean(&verdict.text()), columns);
+    let mut lines = sections::verdict(&verdict, columns);
     for finding in found.iter().take(FINDINGS) {
         lines.extend(sections::finding(finding, columns));
     }

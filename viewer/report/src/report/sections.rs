@@ -6,7 +6,7 @@ use super::bar;
 use super::growth;
 use super::names::ReportNames;
 use memlab_base::category::category_names;
-use memlab_base::findings::{self, Finding, GrowingLine, PoolsOfLine, advice::advice};
+use memlab_base::findings::{self, Finding, GrowingLine, PoolsOfLine, Words, advice::advice};
 use memlab_base::layer_groups::grouped;
 use memlab_base::ranges::{self, RangeNode};
 use memlab_base::table::Table;
@@ -430,14 +430,14 @@ pub(super) fn findings(names: &ReportNames<'_>, columns: usize) -> Vec<String> {
     let mut lines = vec!["Findings".to_owned()];
     let Some(headline) = findings::headline(names.model) else { return Vec::new() };
     let found: Vec<Finding> = findings::of(names.model);
-    lines.extend(
-        findings::verdict(names.model, &found)
-            .into_iter()
-            .flat_map(|verdict| wrapped("=>", &clean(&verdict.text()), columns)),
-    );
+    lines.extend(findings::verdict(names.model, &found).into_iter().flat_map(|words| verdict(&words, columns)));
     lines.extend(found.iter().flat_map(|finding| self::finding(finding, columns)));
     lines.extend(wrapped(" ", &clean(&headline.text()), columns));
     lines
+}
+
+pub(super) fn verdict(words: &Words, columns: usize) -> Vec<String> {
+    wrapped("=>", &clean(&words.text()), columns)
 }
 
 /// A finding, and the next action.

@@ -23,7 +23,7 @@ pub fn write_text(out: &mut impl Write, path: &Path, run: &AdvisedTrace, style: 
     let columns = style.columns;
     let model = &run.trace.model;
     let names = ReportNames::new(model);
-    let mut parts = vec![process(model), sections::findings(&names, columns), training::epochs(model, columns)];
+    let mut parts = vec![process(model).into(), sections::findings(&names, columns), training::epochs(model, columns)];
     for device in model.devices() {
         parts.push(vec![device_title(&device, columns)]);
         parts.push(sections::ooms(&names, &device, columns));
@@ -100,7 +100,7 @@ fn colored(line: &str) -> String {
 }
 
 /// Description of the process, and its end.
-pub(super) fn process(model: &Model) -> Vec<String> {
+pub(super) fn process(model: &Model) -> [String; 3] {
     let header = model.header().cloned().unwrap_or_default();
     let mut facts = vec![format!("pid {}", header.pid)];
     match (header.rank, header.world_size) {
@@ -119,7 +119,7 @@ pub(super) fn process(model: &Model) -> Vec<String> {
         steps => facts.push(format!("{} steps", format::grouped(steps))),
     }
     facts.push(format!("{} events", format::grouped(model.events())));
-    vec![
+    [
         format!("memlab report: {}", short_command(&header.command)),
         format!("  {}", facts.join(" · ")),
         format!("  {}", ending(model)),

@@ -57,18 +57,7 @@ pub fn fact(words: impl AsRef<str>, style: Style) -> Fact {
 
 /// Wraps a text to lines of at most `columns`.
 pub fn wrapped(words: &str, columns: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    let clean = text::clean(words);
-    for word in text::words(&clean) {
-        match lines.last_mut() {
-            Some(line) if text::width(line) + 1 + text::width(word) <= columns => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
+    text::filled(Vec::new(), &text::clean(words), "", columns)
 }
 
 /// Puts `words` at a position, cut to `columns`; returns the columns used.

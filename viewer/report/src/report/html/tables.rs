@@ -15,7 +15,7 @@ use crate::page::elements::{name, plural, size};
 use crate::page::table::{Column, Kind, bytes, capped, count, decimal, number, percent, table, text};
 use memlab_base::holdings::{HeldLine, Holdings};
 use memlab_base::ranges::{RangeNode, nodes, range_name};
-use memlab_base::text::natural_name;
+use memlab_base::text::compare_names;
 use memlab_units::format;
 
 /// Maximum number of rows of a table, of all devices together.
@@ -158,7 +158,7 @@ fn lines_in(names: &ReportNames<'_>, device: &DeviceView, devices: usize, scope:
 pub(super) fn layers(names: &ReportNames<'_>, device: &DeviceView, devices: usize) -> Markup {
     let mut layers: Vec<LayerView> = names.model.layers(device.index);
     layers.sort_by(|a, b| {
-        let names = || natural_name(a.name.as_deref()).cmp(&natural_name(b.name.as_deref()));
+        let names = || compare_names(a.name.as_deref(), b.name.as_deref());
         b.live_bytes_at_peak.cmp(&a.live_bytes_at_peak).then_with(names)
     });
     let most = layers.first().map(|layer| layer.live_bytes_at_peak);

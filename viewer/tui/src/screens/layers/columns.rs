@@ -6,7 +6,7 @@ use super::item::LayerItem;
 use crate::context::ShownMoment;
 use crate::size_units::Units;
 use crate::widgets::columns::{Column, GPU_TIME_COLUMNS, bytes_text, gpu_time_text};
-use memlab_base::text::natural_name;
+use memlab_base::text::compare_names;
 
 /// Columns of the layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,5 +129,5 @@ impl LayerColumn {
 
 /// Order of names, in which `h.2` comes before `h.10`.
 pub fn compare_layer_names(a: &LayerItem, b: &LayerItem) -> Ordering {
-    (a.key.0, natural_name(a.key.1.as_deref())).cmp(&(b.key.0, natural_name(b.key.1.as_deref())))
+    a.key.0.cmp(&b.key.0).then_with(|| compare_names(a.key.1.as_deref(), b.key.1.as_deref()))
 }

@@ -205,22 +205,7 @@ fn sum(node: &Node) -> (LayerView, Option<GpuTime>) {
         if let Some(inside) = time_inside {
             time.get_or_insert_with(|| inside.none()).add(&inside);
         }
-        for (to, from) in [
-            (&mut total.live_bytes, inside.live_bytes),
-            (&mut total.live_bytes_at_peak, inside.live_bytes_at_peak),
-            (&mut total.forward_bytes, inside.forward_bytes),
-            (&mut total.backward_bytes, inside.backward_bytes),
-            (&mut total.parameter_bytes, inside.parameter_bytes),
-            (&mut total.gradient_bytes, inside.gradient_bytes),
-            (&mut total.optimizer_state_bytes, inside.optimizer_state_bytes),
-            (&mut total.buffer_bytes, inside.buffer_bytes),
-            (&mut total.activation_bytes, inside.activation_bytes),
-        ] {
-            *to = to.saturating_add(from);
-        }
-        for (to, from) in std::iter::zip(&mut total.categories_at_peak, inside.categories_at_peak) {
-            *to = to.saturating_add(from);
-        }
+        total.add(&inside);
     }
     (total, time)
 }

@@ -121,8 +121,9 @@ pub fn panes(area: Rect, contents: PaneContents) -> Panes {
 impl OverviewScreen {
     /// Draws all panes.
     pub fn draw(&mut self, buffer: &mut Buffer, area: Rect, context: &Context, parts: OverviewParts<'_>) {
+        let found = finding_rows(context, area.width);
         let contents = PaneContents {
-            findings: finding_rows(context, area.width).len() as u16,
+            findings: found.len() as u16,
             output: parts.output.has_program(),
             steps: step_bars::has_steps(context),
             categories: categories::wanted_rows(context, area.width),
@@ -131,7 +132,7 @@ impl OverviewScreen {
         let panes = panes(area, contents);
         chart::draw(buffer, panes.chart, context, self.shows_categories);
         if panes.findings.height > 0 {
-            draw_findings(buffer, panes.findings, context);
+            draw_findings(buffer, panes.findings, context, &found);
         }
         if panes.steps.height > 0 {
             step_bars::draw(buffer, panes.steps, context);
@@ -181,18 +182,11 @@ fn finding_rows(context: &Context, columns: u16) -> Vec<(String, Style)> {
     rows
 }
 
-fn draw_findings(buffer: &mut Buffer, area: Rect, context: &Context) {
+fn draw_findings(buffer: &mut Buffer, area: Rect, context: &Context, rows: &[(String, Style)]) {
     let theme = &context.theme;
-    for (y, (line, style)) in (area.y..area.bottom()).zip(finding_rows(context, area.width)) {
-        put(
-            buffer,
-            area.x,
-            y,
-            area.width,
-            &text::fit(&line, usize::from(area.width), theme.glyphs.ellipsis),
-            style,
-            theme,
-        );
+    for (y, (line, style)) in (area.y..area.bottom()).zip(rows) {
+        let line = text::fit(line, usize::from(area.width), theme.glyphs.ellipsis);
+        put(buffer, area.x, y, area.width, &line, *style, theme);
     }
 }
 
