@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from html import escape
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,6 +15,8 @@ from memlab._tools.devices import Device
 from memlab._tools.rows import Rows
 from memlab._tools.source import text_of
 from memlab.process_recording import ensure_started
+
+_SHOWN_LINES = 10
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -278,10 +281,16 @@ class watch:
     def __repr__(self) -> str:
         return f"<memlab.watch: {self._summary() if self._id else 'no block was measured'}>"
 
+    def _repr_html_(self) -> str:
+        if not self._id:
+            return f"<p>{escape(repr(self))}</p>"
+        lines = Rows(self.lines[:_SHOWN_LINES])
+        return f"<p><b>{escape(self._summary())}</b></p>{lines._repr_html_()}"
+
     def __str__(self) -> str:
         size = _native.format_size
         rows = [self._summary()]
-        for line in self.lines[:10]:
+        for line in self.lines[:_SHOWN_LINES]:
             where = f"{line.file}:{line.line}" if line.file else "(no Python line)"
             rows.append(
                 f"  {size(line.at_peak):>10} at the peak  {size(line.kept):>10} kept  {where}"

@@ -35,7 +35,7 @@ _CATEGORY_STYLES = {
     "other_arrays": _CategoryStyle("other arrays", "a", "#b68e4e", "#0a0e12"),
     "benchmark": _CategoryStyle("benchmarks", "k", "#b0506e", "#fff"),
     "before_memlab": _CategoryStyle("before memlab", "b", "#603a8c", "#fff"),
-    "cached": _CategoryStyle("cached, free", "c", "#969ca3", "#0a0e12"),
+    "cached": _CategoryStyle("cached", "c", "#969ca3", "#0a0e12"),
     "nccl": _CategoryStyle("NCCL", "n", "#888a42", "#0a0e12"),
     "context": _CategoryStyle("CUDA context", "x", "#8a683c", "#fff"),
     "other_processes": _CategoryStyle("other processes", "o", "#6e747c", "#fff"),

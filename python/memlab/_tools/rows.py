@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import NamedTuple, TypeVar
 
 from memlab import _native
@@ -34,6 +35,21 @@ class Rows(list[_Row]):
         lines = aligned([names, *(list(map(_shown, names, row)) for row in shown)], left=texts)
         more = len(self) - _MOST_ROWS
         return "\n".join([*lines, f"… {more} more"] if more > 0 else lines)
+
+    def _repr_html_(self) -> str:
+        if not self:
+            return "<p>none</p>"
+        shown = self[:_MOST_ROWS]
+        heads = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in self[0]._fields)
+        rows = "".join(f"<tr>{''.join(map(_cell, row._fields, row))}</tr>" for row in shown)
+        more = len(self) - _MOST_ROWS
+        rest = f"<p>… {more} more</p>" if more > 0 else ""
+        return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>{rest}"
+
+
+def _cell(name: str, value: object) -> str:
+    side = "left" if isinstance(value, str) else "right"
+    return f'<td style="text-align:{side}">{escape(_shown(name, value))}</td>'
 
 
 def _shown(name: str, value: object) -> str:

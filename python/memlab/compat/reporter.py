@@ -22,8 +22,8 @@ __all__ = ["DeviceReport", "MemReporter", "Report", "TensorRow", "UnseenMemory"]
 class MemReporter:
     """Prints the tensors of the process by device, with their names, shapes and bytes.
 
-    `model` names parameters and buffers, and `add_optimizer` names the state of an optimizer. `pre_collect` collects garbage
-    before each report. The reporter keeps neither models nor tensors alive.
+    `model` names parameters and buffers, and the state of its optimizers. `add_optimizer` names that of another optimizer.
+    `pre_collect` collects garbage before each report. The reporter keeps neither models nor tensors alive.
 
     On a GPU the report ends with the memory without a tensor in Python, and with the objects that keep it alive. Autograd
     keeps this memory for backward; it is shown by layer and line. Workspaces, the allocator's cache, the context and other
@@ -97,6 +97,7 @@ class MemReporter:
 
         from memlab.compat._reporter.device_reports import device_reports
         from memlab.compat._reporter.survey import survey
+        from memlab.compat._tensors.names import optimizers_of
 
         only = None if device is None else _device_name(device)
         if self.pre_collect:
@@ -108,6 +109,7 @@ class MemReporter:
             with torch._C.DisableTorchFunctionSubclass():
                 model = self._model() if self._model is not None else None
                 optimizers = [optimizer for known in self._optimizers if (optimizer := known()) is not None]
+                optimizers += optimizers_of(model, but=optimizers)
                 is_tracked = tracker.active
                 table = survey(self._live, self._names, model, optimizers, is_tracked)
             return Report(device_reports(table, only, is_tracked, holders))

@@ -20,7 +20,7 @@ pub struct Appearance {
 /// Policy for showing the lines of libraries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Libraries {
-    /// Shows library lines where your code only calls libraries.
+    /// Shows library lines if one of your lines that only calls a library holds more than half of the peak.
     Auto,
     /// Always shows library lines.
     Always,
@@ -41,7 +41,7 @@ impl Libraries {
 
 /// Syntax of moments, one form per line.
 pub const MOMENTS: &str = "\
-\x20 peak           when most memory was allocated
+\x20 peak           the moment with the most memory allocated
   end            the end of the run
   oom, oom:2     the first out-of-memory error, the second
   step:12        the end of optimizer step 12; step:0 is the first

@@ -1,5 +1,7 @@
 //! Names of the memory categories, and the categories that apply to blocks.
 
+use std::cmp::Reverse;
+
 use memlab_trace::Category;
 
 /// One letter per category, in the order of [`Category::ALL`], for bars without colour.
@@ -50,7 +52,7 @@ pub fn category_names(category: Category) -> (&'static str, &'static str) {
         Category::OtherArrays => ("other arrays", "arrays"),
         Category::Benchmark => ("benchmarks", "bench"),
         Category::BeforeMemlab => ("before memlab", "before"),
-        Category::Cached => ("cached, free", "cached"),
+        Category::Cached => ("cached", "cached"),
         Category::Nccl => ("NCCL", "nccl"),
         Category::Context => ("CUDA context", "ctx"),
         Category::OtherProcesses => ("other processes", "others"),
@@ -77,9 +79,56 @@ pub fn parse_category(text: &str) -> Result<Category, String> {
     BLOCK_CATEGORIES.iter().find(has_name).copied().ok_or_else(|| format!("expected one of {}", category_list()))
 }
 
+/// Columns of each part of a bar. Equal parts get equal columns, and every part gets at least one.
+///
+/// `whole`: bytes of all columns; the rest of them is free.
+pub fn bar_columns(parts: &[u64], whole: u64, columns: usize) -> Vec<usize> {
+    let nonzero = parts.iter().filter(|bytes| **bytes > 0).count();
+    if whole == 0 || columns < nonzero {
+        // No room for each: the largest ones.
+        let mut sizes: Vec<u64> = parts.to_vec();
+        sizes.sort_unstable_by_key(|bytes| Reverse(*bytes));
+        let least = sizes.get(columns).filter(|_| whole > 0).map_or(u64::MAX, |bytes| bytes.saturating_add(1));
+        return parts.iter().map(|bytes| usize::from(*bytes >= least)).collect();
+    }
+    let share = |bytes: u64| u128::from(bytes) * columns as u128 * 2 / u128::from(whole);
+    let mut shares: Vec<usize> = parts
+        .iter()
+        .map(|bytes| (share(*bytes).div_ceil(2) as usize).clamp(usize::from(*bytes > 0), columns))
+        .collect();
+    // What is too much, and what is missing without free memory, is least visible in the widest parts.
+    while shares.iter().sum::<usize>() > columns
+        && let Some(widest) = shares.iter_mut().max()
+    {
+        *widest -= 1;
+    }
+    let sum = parts.iter().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
+    while sum >= whole
+        && shares.iter().sum::<usize>() < columns
+        && let Some(widest) = shares.iter_mut().max()
+    {
+        *widest += 1;
+    }
+    shares
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_bar_has_every_part() {
+        // Free memory takes what is left.
+        assert_eq!(bar_columns(&[50, 1, 24], 100, 100), [50, 1, 24]);
+        assert_eq!(bar_columns(&[145, 145, 1, 600], 1000, 20), [3, 3, 1, 12]);
+        // Without free memory the widest part does.
+        assert_eq!(bar_columns(&[145, 145, 1, 709], 1000, 20), [3, 3, 1, 13]);
+        assert_eq!(bar_columns(&[1, 1, 1], 3, 10), [3, 3, 4]);
+        assert_eq!(bar_columns(&[u64::MAX, u64::MAX], u64::MAX, 7), [4, 3]);
+        assert_eq!(bar_columns(&[5, 0], 0, 3), [0, 0]);
+        assert_eq!(bar_columns(&[5, 9, 1, 7], 100, 2), [0, 1, 0, 1]);
+        assert!(bar_columns(&[], 5, 3).is_empty());
+    }
 
     #[test]
     fn categories_have_names() {

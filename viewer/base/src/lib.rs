@@ -5,11 +5,12 @@
 //! ```text
 //! trace_moment                                                     a trace at a moment
 //! findings, json, kernels, moment, trace_files                     findings; rows; kernel times; named moments; trace files
-//! arguments, filter, progress, save, simulation, preload           shared arguments; row filters; simulated cards; preload
+//! arguments, file_names, filter, progress, save, simulation, preload           shared arguments; row filters; simulated cards; preload
 //! parallel, ranges                                                 ranks in meshes and pipelines; named ranges
 //! output, query, table                                            standard output and error, safe for terminals; tables
-//! holdings, layer_groups, theme
-//! category, clock, error, signals, source_file, text
+//! layer_groups, theme
+//! holdings
+//! category, clock, error, layer_tree, signals, source_file, text
 //! shared_library                                                   libraries opened by name
 //! ```
 
@@ -17,12 +18,14 @@ pub mod arguments;
 pub mod category;
 pub mod clock;
 pub mod error;
+pub mod file_names;
 pub mod filter;
 pub mod findings;
 pub mod holdings;
 pub mod json;
 pub mod kernels;
 pub mod layer_groups;
+pub mod layer_tree;
 pub mod moment;
 pub mod output;
 pub mod parallel;

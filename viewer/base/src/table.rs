@@ -109,8 +109,8 @@ impl Table {
             .collect();
         names.sort_by_key(|name| self.head.iter().position(|head| head == name));
         if !names.is_empty() {
-            let columns = if names.len() == 1 { "the column" } else { "columns" };
-            lines.push(format!("  (no room for {columns}: {})", names.join(", ")));
+            let columns = if names.len() == 1 { "column" } else { "columns" };
+            lines.push(format!("  (hidden {columns}: {})", names.join(", ")));
         }
         lines
     }
@@ -141,7 +141,7 @@ mod tests {
         let narrow = [(82, "in backward  line", "most at once"), (70, "%  line", "in backward, most at once")];
         for (columns, head, missing) in narrow {
             let text = at(columns);
-            assert!(text.contains("(no room for ") && text.contains(&format!(": {missing})")), "{text}");
+            assert!(text.contains("(hidden column") && text.contains(&format!(": {missing})")), "{text}");
             assert!(text.lines().next().unwrap().ends_with(head.trim_start_matches('%')), "{text}");
         }
         for columns in [50, 70, 82, 200] {

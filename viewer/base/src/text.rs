@@ -148,13 +148,21 @@ pub fn fit_middle<'a>(text: &'a str, columns: usize, ellipsis: &str) -> Cow<'a, 
     Cow::Owned(format!("{}{ellipsis}{tail}", fit(text, room / 2, "")))
 }
 
+/// Folders of installed packages.
+const PACKAGE_FOLDERS: [&str; 2] = ["/site-packages/", "/dist-packages/"];
+
+/// True for a file of an installed package.
+pub fn is_installed(file: &str) -> bool {
+    PACKAGE_FOLDERS.iter().any(|folder| file.contains(folder))
+}
+
 /// Path of a source file for display.
 ///
 /// An installed file starts at its package, and a file below the program's directory is relative to it. Without a
 /// directory the path is shown in full.
 pub fn short_path<'a>(file: &'a str, directory: &str) -> &'a str {
-    let of_package = |folder: &str| file.rsplit_once(folder).map(|(_, rest)| rest).filter(|_| !directory.is_empty());
-    if let Some(rest) = of_package("/site-packages/").or_else(|| of_package("/dist-packages/")) {
+    let of_package = |folder: &&str| file.rsplit_once(*folder).map(|(_, rest)| rest).filter(|_| !directory.is_empty());
+    if let Some(rest) = PACKAGE_FOLDERS.iter().find_map(of_package) {
         return rest;
     }
     match file.strip_prefix(directory.trim_end_matches('/')) {
@@ -170,7 +178,7 @@ pub fn place(line: &Line, directory: &str) -> String {
 }
 
 /// Maximum width of sentences: longer lines are hard to read.
-const MAX_PROSE_COLUMNS: usize = 110;
+pub const MAX_PROSE_COLUMNS: usize = 110;
 
 /// Wraps text to a width. The first line starts with `mark`; the others are indented equally.
 pub fn wrapped(mark: &str, text: &str, columns: usize) -> Vec<String> {

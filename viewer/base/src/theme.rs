@@ -197,8 +197,34 @@ const CATEGORIES_LIGHT: [Rgb; Category::COUNT] = [
     (110, 116, 124),
     (184, 188, 194),
 ];
-const BANDS_DARK: [Rgb; 4] = [(86, 180, 233), (38, 100, 146), (58, 68, 82), (78, 62, 32)];
-const BANDS_LIGHT: [Rgb; 4] = [(0, 114, 178), (116, 182, 222), (204, 211, 219), (240, 222, 184)];
+/// In the order of [`Category::ALL`], for terminals of 16 colours: those that are frequent differ.
+const CATEGORIES_ANSI: [Color; Category::COUNT] = [
+    Color::Blue,
+    Color::Yellow,
+    Color::Green,
+    Color::LightBlue,
+    Color::LightCyan,
+    Color::Red,
+    Color::LightYellow,
+    Color::Magenta,
+    Color::LightGreen,
+    Color::Green,
+    Color::LightGreen,
+    Color::LightGreen,
+    Color::Cyan,
+    Color::LightYellow,
+    Color::LightMagenta,
+    Color::Gray,
+    Color::DarkGray,
+    Color::LightRed,
+    Color::LightMagenta,
+    Color::White,
+    Color::Gray,
+];
+/// Neighbours differ in brightness, so that an edge between them is visible.
+const BANDS_DARK: [Rgb; 4] = [(86, 180, 233), (38, 100, 146), (142, 150, 162), (120, 92, 34)];
+const BANDS_LIGHT: [Rgb; 4] = [(0, 114, 178), (150, 205, 236), (150, 160, 172), (236, 200, 130)];
+const BANDS_CONTRAST: [Rgb; 4] = [(0, 200, 255), (0, 90, 200), (170, 170, 170), (120, 80, 0)];
 
 impl Theme {
     /// Makes a theme of `palette` for a terminal of `depth` colours.
@@ -239,7 +265,7 @@ impl Theme {
                 bad: fg((245, 110, 60)).add_modifier(Modifier::BOLD),
                 selected: plain.bg(tone((38, 58, 82))).fg(tone((240, 244, 248))),
                 bands: BANDS_DARK.map(tone),
-                categories: CATEGORIES_DARK.map(tone),
+                categories: categories(CATEGORIES_DARK, depth),
                 on_category: CATEGORIES_DARK.map(|background| tone(readable_on(background))),
                 ..mono
             },
@@ -255,7 +281,7 @@ impl Theme {
                 bad: fg((178, 44, 0)).add_modifier(Modifier::BOLD),
                 selected: plain.bg(tone((208, 226, 244))).fg(tone((16, 20, 24))),
                 bands: BANDS_LIGHT.map(tone),
-                categories: CATEGORIES_LIGHT.map(tone),
+                categories: categories(CATEGORIES_LIGHT, depth),
                 on_category: CATEGORIES_LIGHT.map(|background| tone(readable_on(background))),
                 ..mono
             },
@@ -270,8 +296,8 @@ impl Theme {
                 warn: fg((255, 255, 0)).add_modifier(Modifier::BOLD),
                 bad: fg((255, 255, 255)).bg(tone((200, 0, 0))).add_modifier(Modifier::BOLD),
                 selected: plain.bg(tone((255, 255, 255))).fg(tone((0, 0, 0))).add_modifier(Modifier::BOLD),
-                bands: [(0, 200, 255), (0, 90, 200), (110, 110, 110), (200, 150, 0)].map(tone),
-                categories: CATEGORIES_DARK.map(tone),
+                bands: BANDS_CONTRAST.map(tone),
+                categories: categories(CATEGORIES_DARK, depth),
                 on_category: CATEGORIES_DARK.map(|background| tone(readable_on(background))),
                 ..mono
             },
@@ -331,6 +357,10 @@ impl Theme {
 /// `COLORFGBG` is `foreground;background` in ANSI numbers; 7 and above 8 are light.
 fn light_background(value: &str) -> bool {
     matches!(value.rsplit(';').next().and_then(|last| last.parse::<u8>().ok()), Some(7 | 9..=15))
+}
+
+fn categories(colors: [Rgb; Category::COUNT], depth: Depth) -> [Color; Category::COUNT] {
+    if depth == Depth::Ansi { CATEGORIES_ANSI } else { colors.map(|color| reduce(color, depth)) }
 }
 
 fn readable_on(background: Rgb) -> Rgb {
@@ -405,6 +435,49 @@ mod tests {
             for (index, color) in theme.categories.iter().enumerate() {
                 assert!(!theme.categories[..index].contains(color), "{depth:?}: {:?}", Category::ALL[index]);
             }
+        }
+    }
+
+    /// Contrast of two colours, from 1 to 21, as WCAG defines it.
+    fn contrast(a: Rgb, b: Rgb) -> f64 {
+        let linear = |value: u8| {
+            let value = f64::from(value) / 255.0;
+            if value <= 0.04045 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) }
+        };
+        let luminance = |(red, green, blue): Rgb| 0.2126 * linear(red) + 0.7152 * linear(green) + 0.0722 * linear(blue);
+        let (a, b) = (luminance(a) + 0.05, luminance(b) + 0.05);
+        (a / b).max(b / a)
+    }
+
+    #[test]
+    fn neighbours_in_the_chart_stay_apart() {
+        for (bands, ground) in [(BANDS_DARK, (13, 17, 23)), (BANDS_LIGHT, (255, 255, 255)), (BANDS_CONTRAST, (0, 0, 0))]
+        {
+            // From the first band up to the ground above the last.
+            let stack: Vec<Rgb> = bands.into_iter().chain([ground]).collect();
+            let least = stack.windows(2).map(|pair| contrast(pair[0], pair[1])).fold(21.0, f64::min);
+            assert!(least >= 1.5, "{bands:?}: {least:.2}");
+        }
+    }
+
+    #[test]
+    fn frequent_categories_differ_in_sixteen_colours() {
+        let theme = Theme::new(Palette::Dark, Depth::Ansi, true);
+        let frequent = [
+            Category::Parameter,
+            Category::Gradient,
+            Category::OptimizerState,
+            Category::Activation,
+            Category::Input,
+            Category::Temporary,
+            Category::Workspace,
+            Category::Cached,
+            Category::Context,
+            Category::OtherProcesses,
+        ];
+        let colors = frequent.map(|category| theme.category(category));
+        for (index, color) in colors.iter().enumerate() {
+            assert!(!colors[..index].contains(color), "{:?} {color}", frequent[index]);
         }
     }
 

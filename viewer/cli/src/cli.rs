@@ -32,13 +32,13 @@ Examples:
   memlab run -- python train.py            record a run and print a summary
   memlab run --live -- python train.py     record a run and show the dashboard
   memlab top                               show the dashboard on a running program
-  memlab serve                             serve a web page and Prometheus metrics of all running recorded programs
-  memlab run --offload -- python train.py  record a run whose memory can be moved
-  memlab offload 4242                      move the program's GPU memory to host memory; the program waits
-  memlab restore 4242                      move it back; the program continues
+  memlab serve                             serve a web page and Prometheus metrics of the programs being recorded
+  memlab run --offload -- python train.py  record a run whose memory can be offloaded
+  memlab offload 4242                      offload its GPU memory to host memory; the program waits
+  memlab restore 4242                      restore it; the program continues
   memlab report memlab-train-4242.jsonl    report the memory by line and layer
   memlab report --html a.html a.jsonl      write the report as a web page
-  memlab holders 4242                      show which objects keep its memory alive
+  memlab holders 4242                      show the objects that keep its memory alive
   memlab advise memlab-train-4242.jsonl    suggest changes that lower its memory
   memlab diff a.jsonl b.jsonl              compare two runs
   memlab export a.jsonl --format csv -o a.csv
@@ -61,19 +61,19 @@ enum Command {
     /// Show the dashboard on recorded traces, finished or still growing.
     #[command(after_help = view::help())]
     View(view::Options),
-    /// Serve a web page and Prometheus metrics of all running recorded programs.
+    /// Serve a web page and Prometheus metrics of the programs that memlab is recording.
     #[command(after_help = serve::HELP)]
     Serve(serve::Options),
-    /// List the recorded processes of this user.
+    /// List this user's processes that memlab is recording.
     Ps(ps::Options),
-    /// Move a running program's GPU memory to host memory; the program waits until you restore it.
+    /// Offload a running program's GPU memory to host memory; the program waits until you restore all of it.
     #[command(after_help = offload::HELP)]
     Offload(offload::Options),
-    /// Move a program's GPU memory back to the devices; the program continues.
+    /// Restore a program's GPU memory to the devices; the program continues.
     Restore(restore::Options),
     /// Limit the GPU memory of a running program, or show its limits.
     Limit(limit::Options),
-    /// Show what keeps the GPU memory of a program alive.
+    /// Show the objects that keep the GPU memory of a program alive.
     #[command(after_help = holders::HELP)]
     Holders(holders::Options),
     /// Run a command on a simulated GPU, without a real one.

@@ -231,7 +231,7 @@ fn several_traces_are_reported_together() {
     let script = TRACED.replace('\'', r"'\''");
     let text = errors(&run(&folder, &format!("sh -c '{script}' & sh -c '{script}' & wait")));
     // THEN the summary's hint names both, and can be run as printed
-    let hint = text.lines().find_map(|line| line.strip_prefix("  lines and findings:  memlab ")).expect("a hint");
+    let hint = text.lines().find_map(|line| line.strip_prefix("  report:     memlab ")).expect("a hint");
     let arguments: Vec<&str> = hint.split(' ').collect();
     assert_eq!(arguments.len(), 3, "{hint}");
     let reports = output(&mut memlab(&folder, &arguments));

@@ -87,7 +87,7 @@ By line
   100 MiB  30.0 MiB  -70.0 MiB  -70 %  train.py:2  forward
   1 unchanged, with 10.0 MiB
 
-By layer, each without the layers inside it
+By layer (inner layers not included)
    before     after     change         layer
   100 MiB  30.0 MiB  -70.0 MiB  -70 %  h.1  Linear
   1 unchanged, with 10.0 MiB

@@ -19,7 +19,11 @@ fn read(text: &str) -> AdvisedTrace {
 
 /// A trace of which only the state at its end is tested.
 fn without_advice(path: &Path) -> AdvisedTrace {
-    AdvisedTrace { trace: load(path, &mut |_| std::ops::ControlFlow::Continue(())).unwrap(), advice: None }
+    AdvisedTrace {
+        trace: load(path, &mut |_| std::ops::ControlFlow::Continue(())).unwrap(),
+        advice: None,
+        peak_step: None,
+    }
 }
 
 fn page_of(loaded: &AdvisedTrace) -> String {
@@ -128,7 +132,7 @@ fn the_figures_add_up() {
         assert!(parts.len() > 4 && parts.iter().sum::<u64>() == device.total_bytes, "{when}: {parts:?}");
     }
     // Lines, the outermost layers and the memory outside them, and the outermost calls each sum to the allocated bytes.
-    let lines = between(&page, "<h3>Largest lines</h3>", "</table>");
+    let lines = between(&page, ">Largest lines</h3>", "</table>");
     let held: u64 = lines.split("<tr>").filter_map(|row| numbers(row, "<td", "data-v").first().copied()).sum();
     assert_eq!(held, device.peak_allocated_bytes);
     let outermost: u64 = numbers(&page, " data-d=\"0\" data-b", "data-b").iter().sum();
@@ -334,7 +338,7 @@ fn the_page_of_a_moment_adds_up() {
         let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
         let device = &json["devices"][0];
         let (allocated, total) = (device["allocated_bytes"].as_u64().unwrap(), device["total_bytes"].as_u64().unwrap());
-        let lines = between(&page, "<h3>Largest lines</h3>", "</table>");
+        let lines = between(&page, ">Largest lines</h3>", "</table>");
         let held: u64 = lines.split("<tr>").filter_map(|row| numbers(row, "<td", "data-v").first().copied()).sum();
         assert_eq!(held, allocated, "{at}");
         assert_eq!(numbers(&page, " data-d=\"0\" data-b", "data-b").iter().sum::<u64>(), 3 * allocated, "{at}");

@@ -7,6 +7,7 @@ use memlab_tui::app::{self, App};
 use memlab_tui::context::ShownMoment;
 use memlab_tui::overlays::Overlay;
 use memlab_tui::screen::Screen;
+use memlab_tui::screens::layers::LayerItem;
 use memlab_tui::screens::lines::{LineColumn, LineItem};
 use memlab_tui::size_units::Units;
 use memlab_tui::widgets::columns::Column;
@@ -102,8 +103,11 @@ fn every_screen_shows_the_moment_of_the_cursor() {
     opened.show(&mut app);
     assert_eq!(sums(&app)[0], steps[0].allocated_bytes_at_end);
     assert!(draw(&mut app)[1].contains(" at "), "{:?}", draw(&mut app)[1]);
-    // WHEN the moment is left THEN the end is shown again
+    // WHEN the moment is left THEN the peak is shown again, as when the ended run was opened, AND the end on request
     press(&mut app, "⎋");
+    opened.show(&mut app);
+    assert_eq!(app.context.moment, ShownMoment::Peak);
+    press(&mut app, "p");
     opened.show(&mut app);
     assert_eq!((app.context.moment, sums(&app)[0]), (ShownMoment::Now, at_end));
 }
@@ -115,7 +119,7 @@ fn the_memory_map_at_the_peak_has_the_blocks_of_the_peak() {
     story.text = story.text.replace(&(30 * GIB).to_string(), &(300 * GIB).to_string());
     let (mut opened, mut app) = (Opened::new(&[&story]), app());
     opened.show(&mut app);
-    press(&mut app, "4p");
+    press(&mut app, "4");
     opened.show(&mut app);
     let map = app.context.segment_map().expect("it has come");
     let blocks: u64 = map.segments.iter().flat_map(|segment| &segment.blocks).map(|block| block.bytes).sum();
@@ -194,7 +198,7 @@ fn the_chart_zooms_around_the_moment_shown() {
         (scale.time_at(scale.left), scale.time_at(last))
     };
     // GIVEN the peak WHEN the chart zooms in
-    press(&mut app, "p++");
+    press(&mut app, "++");
     let (from, to) = span(&mut app);
     // THEN a quarter of the run is shown, including the peak
     assert!(from < peak && peak < to && (to - from) / 1000 <= end / 4000 + 1, "{from} {peak} {to} of {end}");
@@ -222,7 +226,7 @@ fn the_mouse_selects_tabs_rows_and_headings() {
     assert_eq!(app.screen, Screen::Lines);
     opened.show(&mut app);
     let screen = draw(&mut app);
-    let place = find(&screen, "gpt/model.py:74");
+    let place = find(&screen, "model.py:74");
     click(&mut app, place);
     let row = app.lines.table.selected;
     assert!(app.lines.items(&app.context)[row].line().is_some_and(|line| line.line == Some(74)));
@@ -371,7 +375,7 @@ fn the_moment_shown_is_always_in_the_header() {
     let story = ended(4);
     let (mut opened, mut app) = (Opened::new(&[&story]), app());
     opened.show(&mut app);
-    for (keys, words) in [("p", "at the peak"), ("t2.5s\n", "at 2.50 s"), ("tstep 1\n", "at ")] {
+    for (keys, words) in [("pp", "at the peak"), ("t2.5s\n", "at 2.50 s"), ("tstep 1\n", "at ")] {
         press(&mut app, keys);
         for columns in [60, 80, 100, 120, 200] {
             // Also while loading.
@@ -391,38 +395,65 @@ fn the_tree_of_modules_opens_and_adds_up() {
     opened.show(&mut app);
     let names =
         |app: &App| app.layers.items(&app.context).iter().map(|item| item.name().to_owned()).collect::<Vec<_>>();
-    // GIVEN the outermost module open, and its children closed
-    assert_eq!(names(&app), ["(outermost)", "h", "(outside any layer)"]);
-    let closed = app.layers.items(&app.context)[1].figures().live_bytes;
+    let live = |app: &App, of: fn(&LayerItem) -> u64| app.layers.items(&app.context).iter().map(of).sum::<u64>();
+    // GIVEN the outermost module open, and its equal children as one closed row
+    assert_eq!(names(&app), ["GPT", "h.0–3", "(outside any layer)"]);
+    let items = app.layers.items(&app.context);
+    let (outermost, group, outside) = (&items[0], &items[1], &items[2]);
+    // THEN each figure includes inner layers, with the part of the layer alone beside it
+    assert_eq!(outermost.figures().live_bytes + outside.figures().live_bytes, sums(&app)[0]);
+    assert_eq!(outermost.figures().live_bytes, outermost.own_bytes + group.figures().live_bytes);
+    let closed = group.figures().live_bytes;
+    // WHEN the group is opened THEN its layers sum to it
     press(&mut app, "jl");
-    assert_eq!(app.layers.items(&app.context).len(), 7);
+    let names_inside = names(&app);
+    assert_eq!(names_inside[2..6], ["h.0", "h.1", "h.2", "h.3"]);
+    let inside: u64 = app.layers.items(&app.context)[2..6].iter().map(|item| item.figures().live_bytes).sum();
+    assert_eq!(inside, closed);
+    // AND after opening all, what each layer holds alone sums to all allocated memory
     press(&mut app, "z");
-    // THEN after opening all, their own bytes sum to the closed one's
-    let own: u64 = app
-        .layers
-        .items(&app.context)
-        .iter()
-        .filter(|item| item.name().starts_with('h'))
-        .map(|item| item.figures().live_bytes)
-        .sum();
-    assert_eq!(own, closed);
-    let all: u64 = app.layers.items(&app.context).iter().map(|item| item.figures().live_bytes).sum();
-    assert_eq!(all, sums(&app)[0]);
-    // AND with nested bytes included, the outermost module has the sum of its modules
-    press(&mut app, "i");
-    let outermost = app
-        .layers
-        .items(&app.context)
-        .into_iter()
-        .find(|item| item.depth == 0 && item.key.1.is_some())
-        .expect("there is one");
-    let outside = app
-        .layers
-        .items(&app.context)
-        .iter()
-        .find(|item| item.key.1.is_none())
-        .map_or(0, |item| item.figures().live_bytes);
-    assert_eq!(outermost.figures().live_bytes + outside, all);
+    let without_groups = |item: &LayerItem| if item.group.is_some() { 0 } else { item.own_bytes };
+    assert_eq!(live(&app, without_groups), sums(&app)[0]);
+}
+
+#[test]
+fn a_finding_leads_to_its_line_and_moment() {
+    // GIVEN a run with an out-of-memory error
+    let mut story = trained(6);
+    story.out_of_memory(0);
+    story.end("1", "null");
+    let (mut opened, mut app) = (Opened::new(&[&story]), app());
+    opened.show(&mut app);
+    // THEN the number of findings is beside the tabs, and a click on it lists them
+    let screen = draw(&mut app);
+    click(&mut app, find(&screen, "! 1"));
+    assert!(matches!(app.overlay, Some(Overlay::Findings(_))));
+    // WHEN the finding under the cursor is chosen THEN its line and its moment are shown
+    draw(&mut app);
+    press(&mut app, "\n");
+    opened.show(&mut app);
+    let oom = app.context.process().expect("one").ooms[0].time;
+    assert_eq!((app.screen, app.context.cursor_time(), app.overlay.is_none()), (Screen::Lines, Some(oom), true));
+    draw(&mut app);
+    let row = app.lines.table.selected;
+    assert!(app.lines.items(&app.context)[row].line().is_some_and(|line| line.line == Some(74)));
+    // AND Esc goes back to the peak
+    press(&mut app, "⎋");
+    assert_eq!(app.context.moment, ShownMoment::Peak);
+}
+
+#[test]
+fn a_click_on_a_hint_of_the_footer_presses_its_key() {
+    let story = ended(3);
+    let (mut opened, mut app) = (Opened::new(&[&story]), app());
+    opened.show(&mut app);
+    let screen = draw(&mut app);
+    let last = screen.len() - 1;
+    click(&mut app, (find(&screen[last..], "? help").0, last as u16));
+    assert!(matches!(app.overlay, Some(Overlay::Help(_))));
+    // AND an overlay covers the hints
+    click(&mut app, (find(&screen[last..], "q quit").0, last as u16));
+    assert!(app.overlay.is_none());
 }
 
 #[test]

@@ -11,6 +11,7 @@ use memlab_tui::app::{self, App};
 use memlab_tui::context::ShownMoment;
 use memlab_tui::screen::Screen;
 use memlab_tui::screens::screen_state::ScreenState;
+use memlab_tui::screens::steps::StepsScreen;
 use memlab_tui::screens::steps::changes::{Changes, total};
 use proptest::prelude::*;
 use ratatui::Terminal;
@@ -204,8 +205,10 @@ fn two_marked_steps_are_compared() {
 
 #[test]
 fn the_steps_follow_the_chosen_moment() {
-    // GIVEN the steps of a run, with the cursor on the latest
+    // GIVEN the steps of a run at its end, with the cursor on the latest
     let (mut app, _files) = opened(Screen::Steps, &[&leaking(12)]);
+    app.context.show(ShownMoment::Now);
+    app.steps = StepsScreen::default();
     draw(&mut app, (120, 40));
     let compared = |app: &App| app.steps.compared_steps(&app.context).expect("two steps").1.index;
     assert_eq!(compared(&app), 11);

@@ -23,6 +23,8 @@ pub enum UiRequest {
     Export(ExportKind),
     /// Move a program's memory.
     Move(MoveOrder),
+    /// Copy text to the clipboard of the terminal.
+    Copy(String),
 }
 
 /// File format of an exported screen.

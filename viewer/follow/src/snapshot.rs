@@ -21,6 +21,7 @@ use memlab_trace::{
 pub use self::calls::Calls;
 pub use self::gpu_times::{GpuTime, GpuTimes};
 pub use self::relations::{Related, Relations};
+use memlab_base::file_names::FileNames;
 use memlab_base::findings::{self, Finding, Words};
 use memlab_base::query::{Comparison, Cursor, Detail, HoldersAnswer};
 use memlab_base::ranges::range_name;
@@ -121,6 +122,8 @@ pub struct ProcessSnapshot {
     pub oom_count: u64,
     /// Text of source lines, as far as the trace contains it.
     pub sources: Arc<Sources>,
+    /// Names of source files in tables.
+    pub file_names: Arc<FileNames>,
     /// Findings, most urgent first.
     pub findings: Vec<Finding>,
     /// The findings in one line; `None`: no device is known.
@@ -268,6 +271,7 @@ impl ProcessSnapshot {
             ooms: model.ooms(),
             oom_count: model.oom_count(),
             sources: model.sources().clone(),
+            file_names: FileNames::of(model, &model.devices(), model.scope()).into(),
             verdict: findings::verdict(model, &found),
             findings: found,
             warnings: model.warnings().iter().cloned().chain(missing_events(model.lost_events())).collect(),

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use memlab_predict::advice::{AdviceReport, Leak, advise};
-use memlab_predict::plan::{Recording, RecordingError, RecordingReader};
+use memlab_predict::plan::{PeakStep, Recording, RecordingError, RecordingReader};
 use memlab_trace::{Loaded, Progress, ReadError, Scope, read_whole};
 
 use memlab_base::findings::{self, Growing, Word};
@@ -12,10 +12,15 @@ use memlab_base::findings::{self, Growing, Word};
 /// Reports of longer runs leave advice to `memlab advise`, because it takes long.
 const MAX_EVENTS: u64 = 2_000_000;
 
+/// Number of buckets of the step with the peak.
+const PEAK_STEP_BUCKETS: usize = 400;
+
 /// A trace, and the advice on its run; `None`: no advice, or computing it would take long.
 pub struct AdvisedTrace {
     pub trace: Loaded,
     pub advice: Option<AdviceReport>,
+    /// The step with the peak on the device with the advice.
+    pub peak_step: Option<(i32, PeakStep)>,
 }
 
 impl AdvisedTrace {
@@ -31,18 +36,18 @@ impl AdvisedTrace {
     ) -> Result<Self, ReadError> {
         let mut reader = RecordingReader::up_to(MAX_EVENTS);
         let summary = read_whole(path, &mut reader, progress)?;
-        let (model, advice) = match reader.finish() {
+        Ok(match reader.finish() {
             Ok(mut recording) => {
                 recording.model.set_scope(scope);
-                let advice = tried(&recording, None);
-                (recording.model, Some(advice))
+                let advice = Some(tried(&recording, None));
+                let peak_step = recording.peak_step(PEAK_STEP_BUCKETS).map(|step| (recording.device, step));
+                Self { trace: Loaded::new(recording.model, summary), advice, peak_step }
             }
             Err((_, mut model)) => {
                 model.set_scope(scope);
-                (*model, None)
+                Self { trace: Loaded::new(*model, summary), advice: None, peak_step: None }
             }
-        };
-        Ok(Self { trace: Loaded::new(model, summary), advice })
+        })
     }
 }
 

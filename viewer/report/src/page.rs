@@ -5,6 +5,7 @@
 
 pub(crate) mod chart;
 pub mod elements;
+pub(crate) mod stacked;
 pub(crate) mod table;
 
 use std::collections::hash_map::RandomState;

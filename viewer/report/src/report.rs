@@ -14,7 +14,7 @@ mod sections;
 mod text;
 mod training;
 
-pub use advice::{advised, tried};
+pub use advice::{AdvicePart, advised, tried};
 pub use at::write_text_at;
 pub use brief::write_brief;
 pub use html::live;

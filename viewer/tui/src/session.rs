@@ -147,19 +147,18 @@ fn on_event(
     program: Option<&mut (dyn Program + '_)>,
     size: (u16, u16),
 ) -> io::Result<Option<ExitReason>> {
-    let key = match event {
-        Event::Key(key) => key,
-        Event::Mouse(mouse) => {
-            app.on_mouse(mouse);
-            return Ok(None);
+    let request = match event {
+        Event::Key(key)
+            if key.code == KeyCode::Char('z') && key.modifiers == KeyModifiers::CONTROL && !app.is_typing() =>
+        {
+            terminal.suspend()?;
+            None
         }
-        _ => return Ok(None),
+        Event::Key(key) => app.on_key(key),
+        Event::Mouse(mouse) => app.on_mouse(mouse),
+        _ => None,
     };
-    if key.code == KeyCode::Char('z') && key.modifiers == KeyModifiers::CONTROL && !app.is_typing() {
-        terminal.suspend()?;
-        return Ok(None);
-    }
-    match app.on_key(key) {
+    match request {
         Some(UiRequest::Quit) => return Ok(Some(ExitReason::Quit)),
         Some(UiRequest::Detach) => return Ok(Some(ExitReason::Detach)),
         Some(UiRequest::Input(bytes)) => {
@@ -172,6 +171,7 @@ fn on_event(
         Some(UiRequest::Redraw) => terminal.clear()?,
         Some(UiRequest::Export(kind)) => app.context.notice = Some(app::save(app, kind, size)),
         Some(UiRequest::Move(order)) => mover.order(order),
+        Some(UiRequest::Copy(text)) => terminal.copy(&text)?,
         None => {}
     }
     Ok(None)

@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crossterm::clipboard::CopyToClipboard;
 use crossterm::cursor::{Hide, Show};
 use crossterm::event::{DisableMouseCapture, EnableMouseCapture};
 use crossterm::execute;
@@ -70,6 +71,15 @@ impl TerminalGuard {
     /// If the terminal is gone.
     pub fn draw(&mut self, draw: impl FnOnce(&mut Buffer)) -> io::Result<()> {
         self.terminal.draw(|frame| draw(frame.buffer_mut())).map(|_| ())
+    }
+
+    /// Copies text to the clipboard of the terminal (OSC 52), which ignores it if it does not allow that.
+    ///
+    /// # Errors
+    ///
+    /// If the terminal is gone.
+    pub fn copy(&mut self, text: &str) -> io::Result<()> {
+        execute!(self.terminal.backend_mut(), CopyToClipboard::to_clipboard_from(text))
     }
 
     /// Makes the next frame draw the whole screen.

@@ -116,7 +116,7 @@ impl<'a> KeptActivations<'a> {
     fn advice(&self, outcome: &Outcome, times: &Times) -> Advice {
         let bus = match (times.link_capacity(), outcome.waits_ns) {
             (Some(capacity), Some(waits)) => format!(
-                "The bus carries {} during forward and {} during backward{}",
+                " The bus carries {} during forward and {} during backward{}",
                 size(capacity.leaving),
                 size(capacity.returning),
                 match waits {
@@ -126,7 +126,7 @@ impl<'a> KeptActivations<'a> {
                           than to copy are recomputed instead.",
                 }
             ),
-            _ => "The cost is unknown without GPU times and the speed of the bus.".to_owned(),
+            _ => String::new(),
         };
         Advice {
             kind: Kind::OffloadActivations,
@@ -137,8 +137,8 @@ impl<'a> KeptActivations<'a> {
             cost: times.cost(outcome.waits_ns),
             how: self.how(outcome.budget / BUDGET_UNIT),
             because: format!(
-                "Autograd keeps up to {} for backward, of which {} stay on the GPU. Each step copies {} to the host \
-                 and {} back. {bus}",
+                "Autograd saves up to {} for backward; with this budget, up to {} of it on the GPU. Each step copies {} \
+                 to the host, and copies the {} back that backward no longer finds on the GPU.{bus}",
                 size(self.most),
                 size(outcome.budget),
                 size(outcome.leaving),
@@ -172,6 +172,6 @@ impl<'a> KeptActivations<'a> {
         } else {
             format!("\ndef prepare(model):  # call it with the model before training\n    {cache}")
         };
-        format!("import memlab\noffloaded = {offload}  # @offloaded decorates {decorated}{prepare}")
+        format!("import memlab\n# @offloaded decorates {decorated}\noffloaded = {offload}{prepare}")
     }
 }

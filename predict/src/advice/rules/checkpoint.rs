@@ -172,7 +172,7 @@ impl<'a> PeakPass<'a> {
         let cache = if cache.is_empty() { String::new() } else { format!("    {cache}\n") };
         format!(
             "from functools import partial; from torch.utils.checkpoint import checkpoint\n\
-             def checkpoint_layers(model):  # call it with the {root}, {at}\n\
+             def checkpoint_layers(model):  # call it with your {root}, {at}\n\
              {cache}    for name in {}:\n        module = model.get_submodule(name)\n        \
              module.forward = partial(checkpoint, module.forward, use_reentrant=False)",
             list_of_names(chosen),
@@ -268,10 +268,10 @@ impl<'a> PeakPass<'a> {
             (Some(target), _) if outcome.peak > target => "No other choice has a lower peak",
             (Some(_), true) => "Of all choices that reach the target, this one costs the least GPU time",
             (Some(_), false) => {
-                "Of all choices that reach the target, this one has the fewest modules (GPU time was not recorded)"
+                "Of all choices that reach the target, this one has the fewest layers (GPU time was not recorded)"
             }
-            (None, true) => "This choice saves the most memory per GPU time",
-            (None, false) => "This choice saves the most memory per module (GPU time was not recorded)",
+            (None, true) => "Of the choices that save nearly the most memory per GPU time, this one saves most",
+            (None, false) => "Of the choices that save nearly the most memory per layer, this one saves most",
         };
         Advice {
             kind: Kind::Checkpoint,
@@ -282,8 +282,8 @@ impl<'a> PeakPass<'a> {
             cost: times.cost(self.has_times.then_some(outcome.choice.cost * passes_a_step)),
             how: self.how(&chosen, kept_first),
             because: format!(
-                "In the iteration with the peak, autograd keeps {} of these layers for backward. Recomputing one of them needs up \
-                 to {}. {which}.",
+                "At the peak, autograd keeps {} of these layers for backward. Recomputing one of them needs up to {}. \
+                 {which}.",
                 size(kept),
                 size(largest)
             ),

@@ -12,7 +12,7 @@ use crate::advice::times::Times;
 /// Serves the loops of frameworks too, which call `zero_grad` at other moments.
 const HOW: &str = "\
 from torch.optim.optimizer import register_optimizer_step_post_hook
-# In a loop of your own: call zero_grad(set_to_none=True) right after step()
+# Or, in a loop of your own: optimizer.zero_grad(set_to_none=True) after optimizer.step()
 register_optimizer_step_post_hook(lambda optimizer, *_: optimizer.zero_grad(set_to_none=True))";
 
 pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, times: &Times, candidates: &mut Candidates) {
@@ -37,7 +37,7 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, times: &Times, candidates: 
         return;
     }
     let (before, after) = (lifetimes.peak().bytes, lifetimes.peak_with(&change).bytes);
-    let steps = recording.steps.len().max(1) as u64;
+    let kept = longest_kept / recording.steps.len().max(1) as u64;
     let advice = Advice {
         kind: Kind::Gradients,
         place: "gradients of parameters".to_owned(),
@@ -47,8 +47,9 @@ pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, times: &Times, candidates: 
         cost: times.cost(Some(0)),
         how: HOW.to_owned(),
         because: format!(
-            "{} of gradients are still allocated when the forward of the next step begins.",
-            size(longest_kept / steps)
+            "{} of gradients are still allocated when the forward of the next step begins.{}",
+            size(kept),
+            if before.saturating_sub(after) < kept { " Without them, the peak is at another moment." } else { "" }
         ),
     };
     candidates.add(advice, Some(change));

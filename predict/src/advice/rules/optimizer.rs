@@ -26,12 +26,14 @@ def fuse(optimizer, *_):
 register_optimizer_step_pre_hook(fuse)";
 const OFFLOADED_STATE: &str = "\
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim import optimizer as hooks
 def move(optimizer, to):
     for state in optimizer.state.values():
-        state.update({k: v.to(to) for k, v in state.items() if torch.is_tensor(v) and v.dim()})
-register_optimizer_step_pre_hook(lambda optimizer, *_: move(optimizer, \"cuda\"))
-register_optimizer_step_post_hook(lambda optimizer, *_: move(optimizer, \"cpu\"))";
+        for key, value in state.items():
+            if torch.is_tensor(value) and value.dim():
+                state[key] = value.to(to)
+hooks.register_optimizer_step_pre_hook(lambda optimizer, *_: move(optimizer, \"cuda\"))
+hooks.register_optimizer_step_post_hook(lambda optimizer, *_: move(optimizer, \"cpu\"))";
 
 /// Advises a fused kernel in place of a step's temporaries.
 pub(crate) fn advise_fused(lifetimes: &BlockLifetimes<'_>, candidates: &mut Candidates) {
@@ -96,8 +98,11 @@ pub(crate) fn advise_offload(lifetimes: &BlockLifetimes<'_>, times: &Times, cand
     let (before, after) = (lifetimes.peak().bytes, lifetimes.peak_with(&change).bytes);
     let takes = times.pageable_round_trip(bytes);
     let bus = match takes {
-        Some(_) => ", at the speed of the run's copies between pageable memory and the GPU",
-        None => "; the run has too few such copies to estimate the time",
+        Some(_) => ", at the speed of the run's copies between pageable memory and the GPU.",
+        None if times.are_recorded() => {
+            ". The run copied too little between pageable memory and the GPU to estimate the time."
+        }
+        None => ".",
     };
     let advice = Advice {
         kind: Kind::OffloadOptimizerState,
@@ -108,7 +113,7 @@ pub(crate) fn advise_offload(lifetimes: &BlockLifetimes<'_>, times: &Times, cand
         cost: takes.map_or(Cost::UNKNOWN, Cost::known),
         how: OFFLOADED_STATE.to_owned(),
         because: format!(
-            "It holds {}, and only optimizer steps need it. Each step copies it to the host and back{bus}.",
+            "The state takes {}, and only optimizer steps need it. Each step copies it to the host and back{bus}",
             size(bytes)
         ),
     };

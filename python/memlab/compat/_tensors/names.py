@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from memlab import _native
+
+
+def optimizers_of(model: nn.Module | None, but: list[Optimizer]) -> list[Optimizer]:
+    """Finds the optimizers of a model's parameters, except those in `but`."""
+    if model is None:
+        return []
+    parameters = {id(parameter) for parameter in model.parameters()}
+    known = {id(optimizer) for optimizer in but}
+    found = []
+    for candidate in gc.get_objects():
+        # The type, because an object can claim any class.
+        if not issubclass(type(candidate), Optimizer) or id(candidate) in known:
+            continue
+        groups = getattr(candidate, "param_groups", [])
+        if any(id(parameter) in parameters for group in groups for parameter in group.get("params", [])):
+            found.append(candidate)
+    return found
 
 
 def name_tensors(known: _native.TensorNames, model: nn.Module | None, optimizers: Iterable[Any]) -> list[Tensor]:

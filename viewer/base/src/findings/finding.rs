@@ -1,6 +1,8 @@
 //! A finding, and phrases that findings share.
 
-use memlab_trace::DeviceView;
+use std::sync::Arc;
+
+use memlab_trace::{DeviceView, Line};
 use memlab_units::format::size;
 
 use super::holder::HolderView;
@@ -76,6 +78,8 @@ pub struct Finding {
     pub kind: Kind,
     /// Index of the device.
     pub device: i32,
+    /// The line that requested or allocated the memory, if one line is named.
+    pub line: Option<Arc<Line>>,
     /// Bytes concerned: requested, grown, or unavailable.
     pub bytes: u64,
     /// Subject and cause, in a few words.

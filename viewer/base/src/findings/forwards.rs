@@ -60,7 +60,16 @@ pub(super) fn earlier_forwards(
         what = what.and(" Kept by ").join(&holder.what);
         what = what.and(format!(". Its release would have freed {}.", size(holder.releases)));
     }
-    Some(Finding { kind: Kind::EarlierForwards, device: device.index, bytes: found.bytes, short, what, next, holders })
+    Some(Finding {
+        kind: Kind::EarlierForwards,
+        device: device.index,
+        line: None,
+        bytes: found.bytes,
+        short,
+        what,
+        next,
+        holders,
+    })
 }
 
 /// True if the holder has names, and keeps little more than these bytes.

@@ -94,6 +94,7 @@ pub(super) fn graph_pools(model: &Model, device: &DeviceView, several: bool) -> 
     Some(Finding {
         kind: Kind::GraphPools,
         device: device.index,
+        line: largest.line.clone(),
         bytes,
         short: Words::strong(Kind::GraphPools.title()).and(format!(
             "{} of CUDA graphs: {} without a tensor",

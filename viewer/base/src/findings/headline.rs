@@ -57,22 +57,14 @@ fn peak(model: &Model, device: &DeviceView, devices: usize) -> Words {
     if let Some(most) = blocks.max_by_key(|view| view.bytes_at_peak)
         && most.bytes_at_peak > 0
     {
-        words = mostly(words, most.category, most.bytes_at_peak, device.peak_allocated_bytes);
+        words = mostly(words, most.category, most.bytes_at_peak);
     }
     words.and(".")
 }
 
 /// Adds the category that holds most of the allocated bytes.
-///
-/// The share is left out for a category with driver memory, which can exceed all blocks.
-pub fn mostly(words: Words, category: Category, bytes: u64, allocated: u64) -> Words {
-    let words = words.and("; largest category: ").and_strong(category_names(category).0);
-    let share = if bytes <= allocated {
-        format!(", {} of allocated", format::percent(bytes, allocated))
-    } else {
-        String::new()
-    };
-    words.and(format!(" ({}{share})", size(bytes)))
+pub fn mostly(words: Words, category: Category, bytes: u64) -> Words {
+    words.and("; largest category: ").and_strong(category_names(category).0).and(format!(" ({})", size(bytes)))
 }
 
 fn line(model: &Model, device: &DeviceView) -> Option<(String, u64)> {

@@ -19,6 +19,7 @@ pub(super) fn jax_pool(model: &Model, device: &DeviceView, several: bool) -> Opt
     is_pool.then(|| Finding {
         kind: Kind::JaxPool,
         device: device.index,
+        line: None,
         bytes,
         short: Words::strong(Kind::JaxPool.title()).and(format!("{}: {}", on(device, several), size(bytes))),
         what: Words::strong(Kind::JaxPool.title()).and(format!(

@@ -254,7 +254,16 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &Accumulatio
         (None, Some(line)) => short.and(", allocated by ").and_code(text::place(line, directory)),
         (None, None) => short.and(", allocated by no Python line of yours"),
     };
-    Finding { kind: Kind::Leak, device: device.index, bytes: group.bytes, short, what, next, holders: found }
+    Finding {
+        kind: Kind::Leak,
+        device: device.index,
+        line: most.cloned(),
+        bytes: group.bytes,
+        short,
+        what,
+        next,
+        holders: found,
+    }
 }
 
 /// Rate of growth with its span: `1.50 MiB a step`.

@@ -71,8 +71,8 @@ pub fn out_of_memory(model: &Model, device: &DeviceView, several: bool) -> Optio
         Some(holder) => short.and("; ").join(&holder.short).and(format!(" keeps {}", size(holder.releases))),
         None => short.and(format!(" with {} allocated", size(oom.allocated_bytes))),
     };
-    let (kind, bytes) = (Kind::OutOfMemory, oom.requested_bytes);
-    Some(Finding { kind, device: device.index, bytes, short, what, next, holders })
+    let (kind, line, bytes) = (Kind::OutOfMemory, oom.line.clone(), oom.requested_bytes);
+    Some(Finding { kind, device: device.index, line, bytes, short, what, next, holders })
 }
 
 /// Line that grows most, with its growth per step, for advice.
@@ -101,7 +101,16 @@ pub(super) fn spilling(device: &DeviceView, several: bool) -> Option<Finding> {
         size(bytes),
         size(limit)
     ));
-    Some(Finding { kind: Kind::Spilling, device: device.index, bytes, short, what, next, holders: Vec::new() })
+    Some(Finding {
+        kind: Kind::Spilling,
+        device: device.index,
+        line: None,
+        bytes,
+        short,
+        what,
+        next,
+        holders: Vec::new(),
+    })
 }
 
 /// Finding on memory of other processes at the peak. After an out-of-memory error, it covers small amounts too.
@@ -131,6 +140,7 @@ pub(super) fn others(model: &Model, device: &DeviceView, several: bool, is_out_o
     Some(Finding {
         kind: Kind::OtherProcesses,
         device: device.index,
+        line: None,
         bytes,
         short,
         what: what.and("."),
@@ -170,6 +180,7 @@ pub(super) fn fragmentation(model: &Model, device: &DeviceView, several: bool) -
     Some(Finding {
         kind: Kind::Fragmentation,
         device: device.index,
+        line: None,
         bytes,
         short,
         what,

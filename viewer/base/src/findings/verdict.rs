@@ -23,15 +23,17 @@ pub fn verdict(model: &Model, findings: &[Finding]) -> Option<Words> {
     })
 }
 
-/// `Fits with 2.10 GiB to spare; activations 58 % of memory in use at the peak; nothing grows`, of the fullest device.
+/// `Fits with 2.10 GiB to spare (at most 5.90 GiB of 8.00 GiB in use); activations 58 % of memory in use at the peak; nothing
+/// grows`, of the fullest device.
 fn healthy(model: &Model, devices: &[DeviceView]) -> Option<Words> {
-    let device = devices.iter().min_by_key(|device| (spare_bytes(device).unwrap_or(u64::MAX), device.index))?;
+    let device =
+        devices.iter().min_by_key(|device| (spare(device).map_or(u64::MAX, |(bytes, _)| bytes), device.index))?;
     if device.allocations == 0 {
         return Some(Words::strong("Nothing").and(" was allocated by PyTorch"));
     }
     let on = if devices.len() > 1 { format!(" on cuda:{}", device.index) } else { String::new() };
-    let words = match spare_bytes(device) {
-        Some(bytes) => Words::strong("Fits").and(format!(" with {} to spare{on}", size(bytes))),
+    let words = match spare(device) {
+        Some((bytes, most)) => Words::strong("Fits").and(format!(" with {} to spare{on} ({most})", size(bytes))),
         None => Words::strong(size(device.peak_allocated_bytes)).and(format!(" allocated at the peak{on}")),
     };
     let held = model.categories(device.index).map(|view| (view.category, view.bytes_at_peak));
@@ -50,9 +52,12 @@ fn healthy(model: &Model, devices: &[DeviceView]) -> Option<Words> {
     Some(words.and(if is_compared { "; nothing grows" } else { "; too few steps to find growth" }))
 }
 
-/// Bytes of the card, or of the limit, that the run never used; `None`: unknown.
-fn spare_bytes(device: &DeviceView) -> Option<u64> {
-    let of_card = (device.total_bytes > 0).then(|| device.total_bytes.saturating_sub(device.peak_used_bytes));
-    let of_limit = device.limit_bytes.map(|limit| limit.saturating_sub(device.peak_reserved_bytes));
-    of_card.into_iter().chain(of_limit).min()
+/// Bytes of the card, or of the limit, that the run never used, and in words its maximum; `None`: unknown.
+fn spare(device: &DeviceView) -> Option<(u64, String)> {
+    let of = |whole: u64, most: u64, what: &str| {
+        (whole.saturating_sub(most), format!("at most {} of {} {what}", size(most), size(whole)))
+    };
+    let of_card = (device.total_bytes > 0).then(|| of(device.total_bytes, device.peak_used_bytes, "in use"));
+    let of_limit = device.limit_bytes.map(|limit| of(limit, device.peak_reserved_bytes, "reserved, the limit"));
+    of_card.into_iter().chain(of_limit).min_by_key(|(bytes, _)| *bytes)
 }

@@ -43,7 +43,7 @@ pub struct Options {
     /// Compare this device [default: in each trace the device with the highest peak].
     #[arg(long, value_name = "N")]
     device: Option<i32>,
-    /// Attribute memory to library lines instead of your lines [default: auto; alone: always].
+    /// Attribute memory to library lines instead of your lines. Without =WHEN: always [default: auto].
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "always")]
     libraries: Option<Libraries>,
 }

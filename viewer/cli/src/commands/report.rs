@@ -32,8 +32,8 @@ pub struct Options {
     /// Report the memory held at this moment instead of the whole run: the same as @MOMENT, for all traces.
     #[arg(long, value_name = "MOMENT")]
     at: Option<NamedMoment>,
-    /// Print all sections of a trace's report: memory by category, line, layer and range, growth, fragmentation, driver
-    /// memory, and advice with its code.
+    /// Print all sections of a trace's report: findings, memory by category, line, layer and range, growth, fragmentation,
+    /// driver memory, pinned host memory, and advice with its code.
     #[arg(long, conflicts_with_all = ["json", "html"])]
     full: bool,
     /// Print JSON for scripts: one object for a trace or a job, an array for several traces.
@@ -42,7 +42,7 @@ pub struct Options {
     /// Write a self-contained web page about one trace or job (- for standard output).
     #[arg(long, value_name = "OUT", conflicts_with = "json")]
     html: Option<PathBuf>,
-    /// Attribute memory to library lines instead of your lines [default: auto; alone: always].
+    /// Attribute memory to library lines instead of your lines. Without =WHEN: always [default: auto].
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "always")]
     libraries: Option<Libraries>,
 }

@@ -32,7 +32,8 @@ pub struct Options {
     /// The card (such as a100-40gb; `memlab simulate --list` shows all), or the memory size of an H100 (such as 24GiB).
     #[arg(long, value_name = "CARD", value_parser = known_card)]
     card: Option<String>,
-    /// Memory in place of the card's. Without a card: a GPU with a small context [default: 8GiB].
+    /// Memory of the simulated GPU, in place of that of the card. Without --card: a generic GPU whose CUDA context takes
+    /// 256 MiB [default: 8GiB].
     #[arg(long, value_name = "SIZE", value_parser = positive_size)]
     memory: Option<u64>,
     /// Number of GPUs, at most 16.

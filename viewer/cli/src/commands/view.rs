@@ -81,6 +81,9 @@ fn parse_size(text: &str) -> Result<(u16, u16), String> {
     }
 }
 
+/// Maximum number of queries for one picture: for the screen, and for the row under its cursor.
+const MAX_QUERIES: usize = 3;
+
 /// Shows the dashboard, or prints one screen of it.
 ///
 /// # Errors
@@ -144,16 +147,24 @@ fn picture(mut roster: Roster, options: &Options) -> anyhow::Result<()> {
     if let Some(error) = app.context.notice.take() {
         return Err(bad_input(format!("--at: {error}")));
     }
-    // Some screens need data that not every snapshot has.
-    let query = app.query();
-    roster.set_front(query.front.as_deref());
-    progress::report(|progress| roster.read_to_end(progress));
-    if query != Query::default()
-        && let Some(snapshot) = build_snapshot(&mut roster, &query, None, &|| false)
-    {
-        app.on_snapshot(snapshot.into());
-    }
+    // Some screens need data that not every snapshot has, or that their cursor selects when they are drawn.
     let mut buffer = Buffer::empty(Rect::new(0, 0, columns, rows));
+    let mut answered = Query::default();
+    for _ in 0..MAX_QUERIES {
+        let query = app.query();
+        if query == answered {
+            break;
+        }
+        roster.set_front(query.front.as_deref());
+        progress::report(|progress| roster.read_to_end(progress));
+        if let Some(snapshot) = build_snapshot(&mut roster, &query, None, &|| false) {
+            app.on_snapshot(snapshot.into());
+        }
+        answered = query;
+        buffer.reset();
+        draw(&mut buffer, &mut app);
+    }
+    buffer.reset();
     draw(&mut buffer, &mut app);
     match &options.svg {
         Some(path) => {

@@ -20,12 +20,12 @@ Examples:
 In FILE, %p is the process id, %r the rank, %n the program's name, %h the host.
 
 With --live the program gets its own terminal, as large as the Output screen. Press Enter on that screen to type to the program \
-(input(), breakpoint()), Esc to return to memlab. Press q, then d, to give the program the whole terminal. Mouse, images and \
-clipboard do not work there, and Ctrl-Z does not stop it. Without --live it uses the terminal of memlab.
+(input(), breakpoint()), Esc to return to memlab. The program has no mouse, images or clipboard on that screen, and Ctrl-Z cannot \
+stop it. Press q, then d, to close the dashboard and give the program your terminal.
 
 --notify runs CMD with sh, in the background, when the program runs out of memory, when memory grows from step to step, and with \
---notify-free when little is free. It runs once for each process and device, and again when a leak has doubled. The environment of \
-CMD contains MEMLAB_NOTICE (out-of-memory, leak or low-memory), MEMLAB_MESSAGE, MEMLAB_NEXT, MEMLAB_PID, MEMLAB_RANK, MEMLAB_HOST, \
+--notify-free when little is free. It runs once for each of these, process and device; for growth, again each time the growth of \
+all leaks on the device has doubled. The environment of CMD contains MEMLAB_NOTICE (out-of-memory, leak or low-memory), MEMLAB_MESSAGE, MEMLAB_NEXT, MEMLAB_PID, MEMLAB_RANK, MEMLAB_HOST, \
 MEMLAB_DEVICE, MEMLAB_BYTES, MEMLAB_STEPS and MEMLAB_TRACE. CMD reads the same fields as JSON on standard input. \
 --webhook sends that JSON.
 
@@ -74,7 +74,7 @@ pub struct Options {
     /// Write each kernel and copy of the last SECONDS to the trace, or of the whole run (all) [default: 5].
     #[arg(long, requires = "time", value_name = "SECONDS|all", value_parser = timeline)]
     timeline: Option<String>,
-    /// Let memlab place the program's GPU memory, so that you can offload and restore it.
+    /// Make the program's GPU memory movable, for `memlab offload` and `memlab restore`.
     ///
     /// Without =HOW: on.
     #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "on")]

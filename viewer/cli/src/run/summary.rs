@@ -59,10 +59,7 @@ pub fn finish(finder: &Mutex<TraceFinder>, command: &[OsString], ended: ExitOutc
         let _ = write!(output::stderr(), "{summary}{}", note.unwrap_or_default());
     }
     let all = typed(traces);
-    let _ = writeln!(
-        output::stderr(),
-        "  lines and findings:  memlab report {all}\n  dashboard:           memlab view {all}"
-    );
+    let _ = writeln!(output::stderr(), "  report:     memlab report {all}\n  dashboard:  memlab view {all}");
 }
 
 /// Returns the traces as a user would type them: the folder of a job's traces, unless it is the working directory, else

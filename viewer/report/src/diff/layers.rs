@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::change::{Change, order};
 use super::side::Side;
 use memlab_base::holdings::LayerName;
+use memlab_base::layer_groups::{LayerGroup, LayerRow, grouped};
 use memlab_base::text::compare_names;
 
 /// Change of a layer's memory or GPU time.
@@ -18,6 +19,36 @@ pub struct LayerChange {
     pub layer: LayerName,
     /// Bytes or nanoseconds.
     pub change: Change,
+}
+
+impl LayerRow for LayerChange {
+    type Figure = i64;
+
+    fn layer(&self) -> (u32, Option<&str>, Option<&Arc<str>>) {
+        (self.layer.root, self.layer.name.as_deref(), self.layer.class.as_ref())
+    }
+
+    fn figure(&self) -> i64 {
+        self.change.by()
+    }
+
+    fn add(&mut self, other: &Self) {
+        let Change { before, after } = &mut self.change;
+        (*before, *after) = (before.saturating_add(other.change.before), after.saturating_add(other.change.after));
+    }
+
+    fn rename(&mut self, name: String) {
+        self.layer.name = Some(name.into());
+    }
+}
+
+/// Changes with the greatest first. Layers that differ only in their number are one row, if all or none of them changed.
+pub(super) fn groups(changes: &[LayerChange]) -> Vec<LayerGroup<LayerChange>> {
+    let (changed, same) = changes.iter().cloned().partition(|change| change.change.by() != 0);
+    let mut groups = grouped(changed);
+    groups.extend(grouped(same));
+    groups.sort_by_key(|group| order(group.sum.change));
+    groups
 }
 
 /// Class of a module, and its position among those of that class; `None`: the only module of both runs.

@@ -7,7 +7,7 @@ use memlab_trace::{Category, Scope};
 use super::change::Change;
 use super::difference::Difference;
 use super::holders::HolderChanges;
-use super::layers::LayerChange;
+use super::layers::{self, LayerChange};
 use super::lines::{LineChange, Match};
 use super::side::Side;
 use super::times::TimeDifference;
@@ -56,9 +56,10 @@ pub fn write_text(out: &mut impl Write, difference: &Difference, style: Style) -
         writeln!(out, "  {lines} moved within the same function (→)")?;
     }
     difference.holders.as_ref().map_or(Ok(()), |changes| write_holders(out, difference, changes, style))?;
-    layers(out, "By layer, each without the layers inside it", difference, &difference.layers, Figure::Bytes, style)?;
+    let title = "By layer (inner layers not included)";
+    write_layers(out, title, difference, &difference.layers, Figure::Bytes, style)?;
     let ranges = difference.ranges.iter().map(|range| (range.bytes, range_name(&range.path))).collect();
-    table(out, "By range, each without the ranges inside it", ranges, "range", Figure::Bytes, style)?;
+    table(out, "By range (inner ranges not included)", ranges, "range", Figure::Bytes, style)?;
     difference.times.as_ref().map_or(Ok(()), |times| write_times(out, difference, times, style))
 }
 
@@ -103,14 +104,8 @@ fn write_times(out: &mut impl Write, difference: &Difference, times: &TimeDiffer
         format!("GPU time over {}, then over {} (not comparable)", before.work_part, after.work_part)
     };
     table(out, &title, vec![(times.total, "total".to_owned())], "", Figure::Time, style)?;
-    layers(
-        out,
-        "GPU time by layer, each without the layers inside it",
-        difference,
-        &times.layers,
-        Figure::Time,
-        style,
-    )?;
+    let title = "GPU time by layer (inner layers not included)";
+    write_layers(out, title, difference, &times.layers, Figure::Time, style)?;
     let lines = times.lines[difference.scope].iter().map(|line| (line.change, line_name(line, before, after)));
     table(out, "GPU time by line", lines.collect(), "line", Figure::Time, style)?;
     let kernels = times.kernels.iter().map(|kernel| (kernel.change, clean(&kernel.short_name).into_owned()));
@@ -138,7 +133,7 @@ impl Figure {
 }
 
 /// Table of layers; empty if no memory or time is in a layer.
-fn layers(
+fn write_layers(
     out: &mut impl Write,
     title: &str,
     difference: &Difference,
@@ -150,8 +145,11 @@ fn layers(
         return Ok(());
     }
     let several = difference.before.roots.len() > 1 || difference.after.roots.len() > 1;
-    let rows = layers.iter().map(|layer| (layer.change, layer_name(layer, several))).collect();
-    table(out, title, rows, "layer", figure, style)
+    let rows = layers::groups(layers).into_iter().map(|group| {
+        let words = group.words(|by| figure.change(by));
+        (group.sum.change, layer_name(&group.sum, several) + &words)
+    });
+    table(out, title, rows.collect(), "layer", figure, style)
 }
 
 fn side_lines(side: &Side) -> [String; 2] {

@@ -51,12 +51,21 @@ impl Chart {
         html! { path.axis d=(format!("M{LEFT} {}H{RIGHT}", self.axis)) {} }
     }
 
-    /// A tick of the lower axis.
+    /// A tick of the lower axis. The attribute `data-x` lets the script move it when the chart is zoomed.
     pub(crate) fn tick(&self, x: f64, anchor: &str, label: &str) -> Markup {
         html! {
-            path.axis d=(format!("M{x:.1} {}v5", self.axis)) {}
-            text class=(anchor) x=(px(x)) y=(px(self.axis + 19.0)) { (label) }
+            g.tick data-x=(px(x)) {
+                path.axis d=(format!("M{x:.1} {}v5", self.axis)) {}
+                text class=(anchor) x=(px(x)) y=(px(self.axis + 19.0)) { (label) }
+            }
         }
+    }
+
+    /// The part of a chart that the script zooms.
+    pub(crate) fn zoomed(&self, content: &Markup) -> Markup {
+        let (width, height) = (RIGHT - LEFT, HEIGHT);
+        let view = format!("{LEFT} 0 {width} {height}");
+        html! { svg x=(LEFT) y="0" width=(width) height=(height) viewBox=(view) { g.zoom { (content) } } }
     }
 
     /// A line across the chart, at the device's total.
@@ -72,7 +81,7 @@ impl Chart {
     pub(crate) fn mark(&self, class: &str, x: f64, [from, y]: [f64; 2], sign: Option<char>, said: &str) -> Markup {
         let (anchor, beside) = if x > WIDTH / 2.0 { ("end", x - 9.0) } else { ("start", x + 9.0) };
         html! {
-            g class=(class) {
+            g class=(class) data-x=(px(x)) {
                 path d=(format!("M{x:.1} {from:.1}V{:.1}", self.axis)) {}
                 @if let Some(sign) = sign { text.middle x=(px(x)) y=(px(y)) { (sign) } }
                 text class=(anchor) x=(px(beside)) y=(px(y)) { (said) }

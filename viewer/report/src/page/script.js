@@ -68,37 +68,78 @@ const enhance = (() => {
     update();
   }
 
-  function readable(svg) {
-    const columns = svg.dataset.columns.split(";").map((column) => column.split(",").map(Number));
-    const [left, right, width] = [svg.dataset.left, svg.dataset.right, svg.dataset.width].map(Number);
+  // Zooms a chart to the part that is dragged over, and shows figures at the pointer. `count`: number of columns;
+  // `words(index)`: the figures of a column.
+  function chart(svg, count, words) {
+    const [left, right] = [svg.dataset.left, svg.dataset.right].map(Number);
     const readout = svg.closest("figure").querySelector(".readout");
     const cursor = svg.querySelector(".cursor");
+    const content = svg.querySelector(".zoom");
+    const chosen = svg.appendChild(document.createElementNS(svg.namespaceURI, "rect"));
+    chosen.setAttribute("class", "chosen");
+    let [from, to] = [left, right];
     let at = -1;
+    let dragged = null;
+    const scale = () => (right - left) / (to - from);
+    const onScreen = (x) => left + (x - from) * scale();
+    const zoom = (start, end) => {
+      [from, to] = [start, end];
+      content.setAttribute("transform", `translate(${left - from * scale()} 0) scale(${scale()} 1)`);
+      for (const part of svg.querySelectorAll("[data-x]")) {
+        const x = onScreen(Number(part.dataset.x));
+        part.setAttribute("transform", `translate(${x - Number(part.dataset.x)} 0)`);
+        part.style.visibility = x < left - 1 || x > right + 1 ? "hidden" : "";
+      }
+    };
     const show = (index) => {
-      at = svg.dataset.cursor = Math.max(0, Math.min(columns.length - 1, index));
-      const [least, most, reserved, used] = columns[at];
-      const x = left + ((right - left) * (at + 0.5)) / columns.length;
+      at = svg.dataset.cursor = Math.max(0, Math.min(count - 1, index));
+      const x = onScreen(left + ((right - left) * (at + 0.5)) / count);
       cursor.setAttribute("transform", `translate(${x} 0)`);
-      cursor.style.visibility = "visible";
-      const allocated = least === most ? size(most) : `${size(least)} to ${size(most)}`;
-      readout.textContent =
-        `after ${duration(at * width)}: ${allocated} allocated, ${size(reserved)} reserved, ${size(used)} in use on the device`;
+      cursor.style.visibility = x < left || x > right ? "hidden" : "visible";
+      readout.textContent = words(at);
     };
     const hide = () => {
       delete svg.dataset.cursor;
       cursor.style.visibility = "hidden";
       readout.textContent = "\u00a0";
     };
-    svg.addEventListener("pointermove", (event) => {
-      const place = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
-      if (place.x < left || place.x > right) return hide();
-      show(Math.floor(((place.x - left) / (right - left)) * columns.length));
+    const place = (event) => {
+      const { x } = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
+      return from + (Math.max(left, Math.min(right, x)) - left) / scale();
+    };
+    const draw = (x) => {
+      const [start, end] = [onScreen(Math.min(dragged, x)), onScreen(Math.max(dragged, x))];
+      for (const [name, value] of Object.entries({ x: start, width: end - start, y: 0, height: "100%" })) chosen.setAttribute(name, value);
+    };
+    svg.addEventListener("pointerdown", (event) => {
+      if (event.button !== 0) return;
+      dragged = place(event);
+      svg.setPointerCapture(event.pointerId);
     });
+    svg.addEventListener("pointermove", (event) => {
+      const x = place(event);
+      show(Math.floor(((x - left) / (right - left)) * count));
+      if (dragged !== null) draw(x);
+    });
+    svg.addEventListener("pointerup", (event) => {
+      if (dragged === null) return;
+      const [start, end] = [Math.min(dragged, place(event)), Math.max(dragged, place(event))];
+      dragged = null;
+      chosen.setAttribute("width", 0);
+      // A part of at least three columns; less is a click.
+      if (((end - start) / (right - left)) * count >= 3 && (end - start) * scale() >= 6) zoom(start, end);
+    });
+    svg.addEventListener("pointercancel", () => {
+      dragged = null;
+      chosen.setAttribute("width", 0);
+    });
+    svg.addEventListener("dblclick", () => zoom(left, right));
     svg.addEventListener("pointerleave", hide);
     svg.addEventListener("blur", hide);
     svg.addEventListener("keydown", (event) => {
       const step = event.shiftKey ? 25 : 1;
-      const next = { ArrowLeft: at - step, ArrowRight: at + step, Home: 0, End: columns.length - 1 };
+      const next = { ArrowLeft: at - step, ArrowRight: at + step, Home: 0, End: count - 1 };
+      if (event.key === "Escape") return zoom(left, right);
       if (!(event.key in next)) return;
       show(next[event.key]);
       event.preventDefault();
@@ -106,9 +147,33 @@ const enhance = (() => {
     if (svg.dataset.cursor) show(Number(svg.dataset.cursor));
   }
 
+  const numbers = (text) => text.split(";").map((column) => column.split(",").map(Number));
+
+  function overTime(svg) {
+    const columns = numbers(svg.dataset.columns);
+    const width = Number(svg.dataset.width);
+    chart(svg, columns.length, (at) => {
+      const [least, most, reserved, used] = columns[at];
+      const allocated = least === most ? size(most) : `${size(least)} to ${size(most)}`;
+      return `after ${duration(at * width)}: ${allocated} allocated, ${size(reserved)} reserved, ${size(used)} in use on the device`;
+    });
+  }
+
+  function byRequest(svg) {
+    const points = numbers(svg.dataset.points);
+    const places = svg.dataset.places.split("\n");
+    chart(svg, points.length, (at) => {
+      const [allocated, ...held] = points[at];
+      const lines = [];
+      for (let index = 0; index < held.length; index += 2) lines.push(`${size(held[index + 1])} ${places[held[index]]}`);
+      return `${size(allocated)} allocated: ${lines.join(" · ")}`;
+    });
+  }
+
   function enhance(root) {
     root.querySelectorAll("table.sortable").forEach(sortable);
-    root.querySelectorAll("svg.timeline[data-columns]").forEach(readable);
+    root.querySelectorAll("svg.timeline[data-columns]").forEach(overTime);
+    root.querySelectorAll("svg.timeline[data-points]").forEach(byRequest);
     for (const button of root.querySelectorAll("[data-open]")) {
       button.addEventListener("click", () => {
         const tree = button.parentElement.nextElementSibling;

@@ -2,25 +2,77 @@
 
 use memlab_predict::advice::{Advice, AdviceReport, Batch, Combination, Cost, Kind, RejectedAdvice};
 
-use memlab_base::text::{clean, wrapped};
+use memlab_base::text::{Color, MAX_PROSE_COLUMNS, clean, width, wrapped};
 use memlab_trace::Framework;
 use memlab_units::format::{self, size};
 
-/// Explanation of the savings and of their order.
-pub(super) const ORDER: &str = "Savings of each change alone; of similar savings, the cheapest first";
+/// Part of the advice that a line belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdvicePart {
+    /// The title, or a heading.
+    Title,
+    /// Name and saving of a change; its index.
+    Change(usize),
+    /// Cost and reason of a change.
+    Reason,
+    /// Code of a change.
+    Code,
+    /// Everything else.
+    Note,
+}
 
-/// Lines of the advice.
-pub fn advised(advices: &AdviceReport, columns: usize) -> Vec<String> {
-    let mut lines = vec![title(advices)];
+impl AdvicePart {
+    /// Colour of its lines; `None`: that of text.
+    pub(super) fn color(self) -> Option<Color> {
+        match self {
+            Self::Title | Self::Change(_) => Some(Color::Title),
+            Self::Reason => Some(Color::Dim),
+            Self::Code => Some(Color::Green),
+            Self::Note => None,
+        }
+    }
+}
+
+/// Explanation of the savings and of their order.
+pub(super) fn order(advices: &AdviceReport) -> &'static str {
+    match advices.target_bytes {
+        Some(_) => {
+            "Each saving is that of one change alone. Changes that reach the target come first, the cheapest first"
+        }
+        None => "Each saving is that of one change alone. The largest come first; of similar ones, the cheapest",
+    }
+}
+
+/// Lines of the advice, for `columns`. Code is not wrapped.
+pub fn advised(advices: &AdviceReport, columns: usize) -> Vec<(AdvicePart, String)> {
+    let mut lines = vec![(AdvicePart::Title, title(advices))];
+    let mut add = |part: AdvicePart, added: Vec<String>| lines.extend(added.into_iter().map(|line| (part, line)));
     if !advices.advice.is_empty() {
-        lines.push(format!("  {ORDER}"));
+        add(AdvicePart::Note, wrapped(" ", order(advices), columns));
     }
-    for (number, advice) in (1..).zip(&advices.advice) {
-        lines.extend(wrapped(&format!("  {number}."), &clean(&summary(advice)), columns));
-        lines.extend(wrapped("    ", &clean(&advice.because), columns));
-        lines.extend(advice.how.lines().map(|line| format!("       {}", clean(line))));
+    for (index, advice) in advices.advice.iter().enumerate() {
+        add(AdvicePart::Change(index), heading(index, advice, columns));
+        add(AdvicePart::Reason, wrapped("    ", &clean(&reason(advice)), columns));
+        add(AdvicePart::Code, advice.how.lines().map(|line| format!("       {}", clean(line))).collect());
     }
-    lines.extend(conclusions(advices).iter().flat_map(|line| wrapped("  =", line, columns)));
+    for line in conclusions(advices) {
+        add(AdvicePart::Note, wrapped("  =", &line, columns));
+    }
+    lines
+}
+
+/// Number, name and, on the right, the saving of a change.
+pub(super) fn heading(index: usize, advice: &Advice, columns: usize) -> Vec<String> {
+    let (name, saving) = (name(advice), saving(advice));
+    let mut lines = wrapped(&format!("  {}.", index + 1), &clean(&name), columns);
+    let columns = columns.min(MAX_PROSE_COLUMNS);
+    let Some(last) = lines.last_mut() else { return lines };
+    let room = columns.saturating_sub(width(&saving));
+    if width(last) + 2 <= room {
+        *last += &format!("{}{saving}", " ".repeat(room - width(last)));
+    } else {
+        lines.push(format!("{}{saving}", " ".repeat(room)));
+    }
     lines
 }
 
@@ -36,35 +88,40 @@ pub fn title(advices: &AdviceReport) -> String {
     format!("Advice for the peak of cuda:{device}, {} allocated{aim}{change}", size(*peak_bytes))
 }
 
-/// Name, saving and cost of a piece of advice.
-pub(super) fn summary(advice: &Advice) -> String {
-    let Advice { kind, place, saved_bytes, figure, bytes_after, cost, .. } = advice;
-    let before = saved_bytes.saturating_add(*bytes_after);
-    let (figure, cost) = (figure.as_str(), costs(*cost, &[*kind]));
-    format!(
-        "{} ({place}): saves {}, leaving {} of {} {figure}; {cost}",
-        kind.title(),
-        size(*saved_bytes),
-        size(*bytes_after),
-        size(before)
-    )
+/// Name and place of a change.
+pub(super) fn name(Advice { kind, place, .. }: &Advice) -> String {
+    format!("{} ({place})", kind.title())
 }
 
-/// Cost of changes of these kinds.
-fn costs(Cost { cost_ns, gpu_ns }: Cost, kinds: &[Kind]) -> String {
+/// Saving of a change: `saves 883 MiB of 1.44 GiB`.
+pub(super) fn saving(Advice { saved_bytes, figure, bytes_after, .. }: &Advice) -> String {
+    let before = size(saved_bytes.saturating_add(*bytes_after));
+    format!("saves {} of {before} {}", size(*saved_bytes), figure.as_str())
+}
+
+/// Reason and, if known, cost of a change.
+pub(super) fn reason(advice: &Advice) -> String {
+    match costs(advice.cost, &[advice.kind]) {
+        Some(cost) => format!("{} It {cost}.", advice.because),
+        None => advice.because.clone(),
+    }
+}
+
+/// Cost of changes of these kinds; `None`: unknown.
+fn costs(Cost { cost_ns, gpu_ns }: Cost, kinds: &[Kind]) -> Option<String> {
     let is_copied = |kind: &Kind| matches!(kind, Kind::OffloadActivations | Kind::OffloadOptimizerState);
     let of = match kinds.iter().filter(|kind| is_copied(kind)).count() {
         0 => "GPU time",
         copied if copied == kinds.len() => "waiting for copies",
         _ => "GPU time and waiting for copies",
     };
-    match (cost_ns, gpu_ns) {
+    Some(match (cost_ns, gpu_ns) {
         (Some(0), _) => "costs no GPU time".to_owned(),
         (Some(cost), _) => format!("costs {} a step", format::time_spent(cost)),
         (None, Some(0)) => format!("costs no {of}"),
         (None, Some(time)) => format!("costs {} of {of} a step", format::time_spent(time)),
-        (None, None) => "cost unknown".to_owned(),
-    }
+        (None, None) => return None,
+    })
 }
 
 /// Combined effect of the advice, combinations that reach the target, and the batch that fits.
@@ -82,22 +139,20 @@ pub(super) fn conclusions(advices: &AdviceReport) -> Vec<String> {
     if let Some(together) = &advices.together {
         let Combination { saved_bytes, bytes_after, cost, .. } = together;
         let (saved, after) = (size(*saved_bytes), size(*bytes_after));
-        lines.push(format!(
-            "{} together save {saved}, leaving {after} allocated; {}",
-            changes(advices, together),
-            costs(*cost, &together.kinds)
-        ));
+        let cost = costs(*cost, &together.kinds).map(|cost| format!(". Together, this {cost}")).unwrap_or_default();
+        let changes = changes(advices, together);
+        lines.push(format!("{changes} save most together: {saved}, leaving {after} allocated{cost}"));
     }
     match (advices.target_bytes, &advices.reaching) {
         (Some(target), _) if advices.peak_bytes <= target => {}
         (Some(_), Some(set)) => lines.push(format!(
-            "{} the target: {} allocated; {}",
+            "{} the target: {} allocated{}",
             match set.kinds.len() {
                 1 => format!("{} alone reaches", changes(advices, set)),
                 _ => format!("{} together reach", changes(advices, set)),
             },
             size(set.bytes_after),
-            costs(set.cost, &set.kinds)
+            costs(set.cost, &set.kinds).map(|cost| format!(". Together, this {cost}")).unwrap_or_default()
         )),
         (Some(target), None) => lines.push(format!("No combination of these changes fits in {}", size(target))),
         (None, _) => {}
@@ -107,7 +162,8 @@ pub(super) fn conclusions(advices: &AdviceReport) -> Vec<String> {
     let is_unknown = |advice: &Advice| advice.cost == Cost::UNKNOWN;
     if !advices.has_gpu_times && advices.advice.iter().any(is_unknown) {
         lines.push(
-            "Costs are unknown: the run was recorded without GPU times. Record again with `memlab run --time`"
+            "Costs that are not named are unknown: the run was recorded without GPU times. To estimate them, record with \
+             `memlab run --time`"
                 .to_owned(),
         );
     }
@@ -135,8 +191,8 @@ fn fitting(advices: &AdviceReport, batch: &Batch) -> String {
     match advices.target_bytes {
         Some(_) => format!("{what} {times} times as large should reach the target{bound}: {after} allocated{more}"),
         None => format!(
-            "{what} {times} times as large should fit{bound}: {after} allocated, of {limit} that PyTorch can allocate on \
-             this device{more}"
+            "{what} {times} times as large should fit{bound}: {after} allocated, of {limit} that fit on this device with \
+             the run's fragmentation{more}"
         ),
     }
 }
@@ -152,13 +208,14 @@ fn changes(advices: &AdviceReport, set: &Combination) -> String {
 }
 
 /// Changes that were tried and rejected.
-pub fn tried(advices: &AdviceReport, columns: usize) -> Vec<String> {
+pub fn tried(advices: &AdviceReport, columns: usize) -> Vec<(AdvicePart, String)> {
     if advices.tried.is_empty() {
         return Vec::new();
     }
-    let mut lines = vec!["Tried, but not advised".to_owned()];
+    let mut lines = vec![(AdvicePart::Title, "Tried, but not advised".to_owned())];
     for tried in &advices.tried {
-        lines.extend(wrapped("  -", &clean(&place_of_tried(tried)), columns));
+        let words = wrapped("  -", &clean(&place_of_tried(tried)), columns);
+        lines.extend(words.into_iter().map(|line| (AdvicePart::Note, line)));
     }
     lines
 }
@@ -174,7 +231,7 @@ pub(super) fn place_of_tried(tried: &RejectedAdvice) -> String {
 }
 
 /// Chapter of a report; empty without advice.
-pub(super) fn chapter(advices: Option<&AdviceReport>, columns: usize) -> Vec<String> {
+pub(super) fn chapter(advices: Option<&AdviceReport>, columns: usize) -> Vec<(AdvicePart, String)> {
     let Some(advices) = advices.filter(|advices| !advices.advice.is_empty()) else { return Vec::new() };
     let mut lines = advised(advices, columns);
     lines.extend(tried(advices, columns));

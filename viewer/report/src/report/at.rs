@@ -1,5 +1,6 @@
 //! The report of one moment: the holders of memory at that time.
 
+use std::cmp::Reverse;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -8,8 +9,9 @@ use memlab_trace::{DeviceView, LayerView, ResolvedSnapshot};
 use super::bar;
 use super::names::ReportNames;
 use super::sections;
-use super::text::{device_title, process, write_parts};
+use super::text::{Part, device_title, process, write_parts};
 use memlab_base::holdings::{Holdings, LayerName};
+use memlab_base::layer_groups::grouped;
 use memlab_base::moment::{LoadedMoment, NamedMoment};
 use memlab_base::ranges::range_name;
 use memlab_base::table::Table;
@@ -49,7 +51,7 @@ pub fn write_text_at(out: &mut impl Write, path: &Path, loaded: &LoadedMoment, s
         let map = moment.segments(device.index);
         if map.free_bytes > 0 {
             parts.push(vec![format!(
-                "Fragmentation: {} of {} reserved was not allocated ({}); the largest free block was {}",
+                "Fragmentation: {} of {} reserved was cached, not allocated ({}); the largest free block was {}",
                 size(map.free_bytes),
                 size(map.reserved_bytes),
                 format::percent(map.free_bytes, map.reserved_bytes),
@@ -60,7 +62,7 @@ pub fn write_text_at(out: &mut impl Write, path: &Path, loaded: &LoadedMoment, s
     if moment.devices().is_empty() {
         parts.push(vec!["No GPU memory was allocated by then.".to_owned()]);
     }
-    write_parts(out, parts, style)
+    write_parts(out, parts.into_iter().map(Part::from).collect(), style)
 }
 
 fn memory(loaded: &LoadedMoment, device: &DeviceView, held: &Holdings, columns: usize) -> Vec<String> {
@@ -104,7 +106,7 @@ fn ranges(held: &Holdings, columns: usize) -> Vec<String> {
             range_name(&range.path),
         ]);
     }
-    sections::section("Named ranges, each without the ranges inside it", &table, None, columns)
+    sections::section("Named ranges (inner ranges not included)", &table, None, columns)
 }
 
 fn layers(names: &ReportNames<'_>, held: &Holdings, columns: usize) -> Vec<String> {
@@ -113,10 +115,14 @@ fn layers(names: &ReportNames<'_>, held: &Holdings, columns: usize) -> Vec<Strin
     }
     let mut table =
         Table::of_layers(&["held", sections::share_title(held.allocated_bytes, held.attributed_bytes()), "layer"]);
-    for layer in held.layers.iter().take(MAX_ROWS) {
-        let LayerName { root, root_class, name, class, .. } = layer.layer.clone();
-        let view = LayerView { root, root_class, name, class, ..LayerView::default() };
-        table.row(vec![size(layer.bytes), format::percent(layer.bytes, held.attributed_bytes()), names.layer(&view)]);
+    let mut groups = grouped(held.layers.clone());
+    groups.sort_by_key(|group| Reverse(group.sum.bytes));
+    for group in groups.iter().take(MAX_ROWS) {
+        let bytes = group.sum.bytes;
+        let LayerName { root, root_class, root_name, name, class } = group.sum.layer.clone();
+        let view = LayerView { root, root_class, root_name, name, class, ..LayerView::default() };
+        let name = names.layer(&view) + &group.words(size);
+        table.row(vec![size(bytes), format::percent(bytes, held.attributed_bytes()), name]);
     }
-    sections::section("Largest layers, each without the layers inside it", &table, None, columns)
+    sections::section("Largest layers (inner layers not included)", &table, None, columns)
 }

@@ -2,7 +2,7 @@
 
 use memlab_trace::{Category, DeviceView};
 
-use memlab_base::category::{LETTERS, category_index, category_names};
+use memlab_base::category::{LETTERS, bar_columns, category_index, category_names};
 use memlab_units::format::{self, size};
 
 /// Memory of the categories at a moment.
@@ -22,47 +22,37 @@ pub(super) fn lines(device: &DeviceView, shares: &Shares<'_>, columns: usize) ->
     let whole = device.total_bytes.max(used);
     let free = whole - used;
     let mut lines = vec![format!("  [{}]", bar(&held, whole.max(sum), columns.saturating_sub(4).min(100)))];
-    let mut entry = |letter: &str, name: &str, bytes: &str, part: u64| {
-        lines.push(format!("  {letter} {name:<17} {bytes:>9} {:>7}", format::percent(part, whole)));
+    let mut entry = |letter: &str, name: &str, bytes: &str, share: &str| {
+        lines.push(format!("  {letter} {name:<17} {bytes:>9} {share:>7}").trim_end().to_owned());
     };
+    let share = |bytes: u64| format::percent(bytes, sum);
     for (category, bytes) in &held {
         let name = match category {
             Category::Context if !device.process_is_known => "context, others",
             category => category_names(*category).0,
         };
-        entry(LETTERS[category_index(*category)], name, &size(*bytes), *bytes);
+        entry(LETTERS[category_index(*category)], name, &size(*bytes), &share(*bytes));
     }
     if shares.host_bytes > 0 {
-        entry("-", "in host memory", &format!("-{}", size(shares.host_bytes)), shares.host_bytes);
+        entry("-", "in host memory", &format!("-{}", size(shares.host_bytes)), "");
     }
-    if free > 0 {
-        entry(".", "free", &size(free), free);
+    entry("=", "in use", &size(used), "");
+    if device.total_bytes > 0 {
+        entry(".", "free on the device", &size(free), "");
     }
-    entry("=", if device.total_bytes > 0 { "device total" } else { "in use" }, &size(whole), whole);
     // The first row has the label for all.
-    lines[1] += &format!(" {}", whole_of(device));
+    lines[1] += SHARE_OF;
     lines
 }
 
-/// Denominator of the shares of a device's memory.
-pub(super) fn whole_of(device: &DeviceView) -> &'static str {
-    if device.total_bytes > 0 { "of the device" } else { "of memory in use" }
-}
+/// Denominator of the shares of the categories.
+pub(super) const SHARE_OF: &str = " of memory in use";
 
-/// For each column, the letter of the category at its middle; `.` without one.
+/// The letters of the categories; `.` for free memory.
 fn bar(shares: &[(Category, u64)], whole: u64, columns: usize) -> String {
-    let mut parts = shares.iter();
-    let mut part = parts.next();
-    // End of the current part, in 128 bits for the product of columns and bytes.
-    let mut end = part.map_or(0, |(_, bytes)| u128::from(*bytes));
-    let mut bar = String::with_capacity(columns);
-    for column in 0..columns {
-        let middle = (2 * column as u128 + 1) * u128::from(whole) / (2 * columns as u128);
-        while part.is_some() && middle >= end {
-            part = parts.next();
-            end += part.map_or(0, |(_, bytes)| u128::from(*bytes));
-        }
-        bar.push_str(part.map_or(".", |(category, _)| LETTERS[category_index(*category)]));
-    }
-    bar
+    let parts: Vec<u64> = shares.iter().map(|(_, bytes)| *bytes).collect();
+    let parts = bar_columns(&parts, whole, columns);
+    let letters =
+        shares.iter().zip(parts).map(|((category, _), columns)| LETTERS[category_index(*category)].repeat(columns));
+    format!("{:.<columns$}", letters.collect::<String>())
 }

@@ -9,12 +9,13 @@ use memlab_trace::{Category, DeviceView, Model};
 use memlab_units::format::{self, counted, size};
 
 use super::names::ReportNames;
-use super::{advice, sections, text};
+use super::text::{self, Part};
+use super::{advice, sections};
 use crate::advice::AdvisedTrace;
 use memlab_base::category::category_names;
 use memlab_base::findings;
 use memlab_base::table::Table;
-use memlab_base::text::{Style, clean, typed_path, wrapped};
+use memlab_base::text::{Style, typed_path, wrapped};
 
 /// Maximum numbers of what is shown.
 const FINDINGS: usize = 3;
@@ -30,15 +31,15 @@ const ADVICE: usize = 3;
 pub fn write_brief(out: &mut impl Write, path: &Path, run: &AdvisedTrace, style: Style) -> io::Result<()> {
     let (model, columns) = (&run.trace.model, style.columns);
     let names = ReportNames::new(model);
-    let mut parts = vec![process(model), found(model, columns)];
+    let mut parts: Vec<Part> = vec![process(model).into(), found(model, columns).into()];
     let devices = model.devices();
     match findings::fullest(&devices) {
-        Some(device) => parts.push(peak(&names, device, devices.len(), columns)),
-        None => parts.push(vec!["No GPU memory was allocated.".to_owned()]),
+        Some(device) => parts.push(peak(&names, device, devices.len(), columns).into()),
+        None => parts.push(vec!["No GPU memory was allocated.".to_owned()].into()),
     }
-    parts.extend(run.advice.as_ref().map(|advices| best(advices, columns)));
-    parts.push(text::notes(path, &run.trace));
-    parts.push(more(path, run.advice.as_ref()));
+    parts.extend(run.advice.as_ref().map(|advices| best(advices, columns).into()));
+    parts.push(text::notes(path, &run.trace).into());
+    parts.push(more(path, run.advice.as_ref()).into());
     text::write_parts(out, parts, style)
 }
 
@@ -88,7 +89,11 @@ fn peak(names: &ReportNames<'_>, device: &DeviceView, devices: usize, columns: u
     let share = |(category, bytes): &(Category, u64)| {
         format!("{} {} ({})", category_names(*category).0, size(*bytes), format::percent(*bytes, in_use))
     };
-    let shares: Vec<String> = held.iter().take(CATEGORIES).map(share).collect();
+    let mut shares: Vec<String> = held.iter().take(CATEGORIES).map(share).collect();
+    let others = held.iter().skip(CATEGORIES).fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+    if others > 0 {
+        shares.push(format!("others {} ({})", size(others), format::percent(others, in_use)));
+    }
     lines.extend(wrapped(" ", &format!("in use: {}", shares.join("; ")), columns));
     let mut table = Table::new(&[
         "at the peak",
@@ -113,8 +118,8 @@ fn best(advices: &AdviceReport, columns: usize) -> Vec<String> {
         return Vec::new();
     }
     let mut lines = vec![advice::title(advices)];
-    for (number, advice) in (1..).zip(advices.advice.iter().take(ADVICE)) {
-        lines.extend(wrapped(&format!("  {number}."), &clean(&advice::summary(advice)), columns));
+    for (index, advice) in advices.advice.iter().take(ADVICE).enumerate() {
+        lines.extend(advice::heading(index, advice, columns));
     }
     lines
 }
@@ -124,7 +129,7 @@ fn more(path: &Path, advices: Option<&AdviceReport>) -> Vec<String> {
     let path = typed_path(path);
     let mut lines = vec![format!("  All sections:    memlab report --full {path}")];
     if advices.is_some_and(|advices| !advices.advice.is_empty()) {
-        lines.push(format!("  Code of advice:  memlab advise {path}"));
+        lines.push(format!("  Code to paste:   memlab advise {path}"));
     }
     lines
 }

@@ -1,10 +1,13 @@
 //! The report's chapter on GPU time.
 
+use std::cmp::Reverse;
+
 use memlab_trace::{DeviceView, GpuWorkView, Model, WorkTotals};
 
 use super::names::ReportNames;
 use super::sections::section;
 use memlab_base::kernels::{KernelKind, KernelTime};
+use memlab_base::layer_groups::grouped;
 use memlab_base::table::Table;
 use memlab_base::text::clean;
 use memlab_units::format::{self, size};
@@ -83,14 +86,17 @@ fn by_layer(names: &ReportNames<'_>, work: &GpuWorkView, columns: usize) -> Vec<
         return Vec::new();
     }
     let mut table = Table::of_layers(&["GPU time", "of all", "in backward", "launches", "layer"]).sparing(&[3, 2]);
-    for layer in work.layers.iter().take(MAX_ROWS) {
+    let mut groups = grouped(work.layers.clone());
+    groups.sort_by_key(|group| Reverse(group.sum.totals.nanoseconds));
+    for group in groups.iter().take(MAX_ROWS) {
+        let layer = &group.sum;
         let mut row = times(layer.totals, work);
         row.extend([format::time_spent(layer.backward_nanoseconds), format::grouped(layer.totals.calls)]);
-        row.push(names.layer(&layer.to_layer()));
+        row.push(names.layer(&layer.to_layer()) + &group.words(format::time_spent));
         table.row(row);
     }
-    let rest = rest(work.layers.iter().map(|layer| layer.totals.nanoseconds));
-    section("Layers by GPU time, each without the layers inside it", &table, rest, columns.saturating_sub(2))
+    let rest = rest(groups.iter().map(|group| group.sum.totals.nanoseconds));
+    section("Layers by GPU time (inner layers not included)", &table, rest, columns.saturating_sub(2))
 }
 
 fn by_kernel(kernels: &[KernelTime], work: &GpuWorkView, columns: usize) -> Vec<String> {

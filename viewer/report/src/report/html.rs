@@ -13,6 +13,7 @@ pub mod live;
 mod map;
 mod memory;
 mod ooms;
+mod peak_step;
 mod run;
 mod tables;
 mod timeline;

@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
-use memlab_trace::{LayerView, Line, Model};
+use memlab_trace::{LayerView, Line, Model, Scope};
 
-use memlab_base::text::{COMPILED, NO_LAYER, NO_LINE, clean, place};
+use memlab_base::file_names::FileNames;
+use memlab_base::text::{COMPILED, NO_LAYER, NO_LINE, clean};
 
 /// Names for one trace.
 pub(crate) struct ReportNames<'m> {
     pub(crate) model: &'m Model,
     /// Label of the model's latest state in the tables: `at the end`, `now`, `then`.
     pub latest: &'static str,
-    directory: &'m str,
+    files: FileNames,
     several_roots: bool,
 }
 
@@ -23,9 +24,9 @@ impl<'m> ReportNames<'m> {
 
     /// Makes the names of a run up to a moment, which the tables call `latest`.
     pub(crate) fn until(model: &'m Model, latest: &'static str) -> Self {
-        let directory = model.header().map_or("", |header| header.directory.as_str());
-        let mut roots: Vec<u32> = model
-            .devices()
+        let devices = model.devices();
+        let files = FileNames::of(model, &devices, Scope::Libraries);
+        let mut roots: Vec<u32> = devices
             .iter()
             .flat_map(|device| model.layers(device.index))
             .filter(|layer| layer.name.is_some() && layer.root != 0)
@@ -33,13 +34,13 @@ impl<'m> ReportNames<'m> {
             .collect();
         roots.sort_unstable();
         roots.dedup();
-        Self { model, latest, directory, several_roots: roots.len() > 1 }
+        Self { model, latest, files, several_roots: roots.len() > 1 }
     }
 
     /// `train.py:31  main`, followed by a mark if it runs compiled.
     pub(crate) fn line(&self, line: Option<&Arc<Line>>) -> String {
         let Some(line) = line else { return NO_LINE.to_owned() };
-        let place = place(line, self.directory);
+        let place = self.files.place(line);
         let function = line.function.rsplit("<locals>.").next().unwrap_or(&line.function);
         let compiled = if self.model.runs_compiled(line) { COMPILED } else { "" };
         clean(format!("{place}  {function}{compiled}").trim_end()).into_owned()

@@ -7,7 +7,7 @@ use super::growth;
 use super::names::ReportNames;
 use memlab_base::category::category_names;
 use memlab_base::findings::{self, Finding, GrowingLine, PoolsOfLine, Words, advice::advice};
-use memlab_base::layer_groups::grouped;
+use memlab_base::layer_groups::{grouped, order_at_peak};
 use memlab_base::ranges::{self, RangeNode};
 use memlab_base::table::Table;
 use memlab_base::text::{NO_LAYER, clean, wrapped};
@@ -162,7 +162,8 @@ pub(super) fn layers(names: &ReportNames<'_>, device: &DeviceView, columns: usiz
     if layers.iter().all(|layer| layer.name.is_none()) {
         return Vec::new();
     }
-    let groups = grouped(layers);
+    let mut groups = grouped(layers);
+    groups.sort_by(|a, b| order_at_peak(&a.sum, &b.sum));
     let mut table = Table::of_layers(&[
         "at the peak",
         share_title(device.peak_allocated_bytes, device.attributed_bytes_at_peak()),
@@ -187,10 +188,10 @@ pub(super) fn layers(names: &ReportNames<'_>, device: &DeviceView, columns: usiz
             format::percent(layer.live_bytes_at_peak, device.attributed_bytes_at_peak()),
         ];
         row.extend(shown.into_iter().chain([others]).map(size));
-        row.push(format!("{}{}", names.layer(layer), group.sizes()));
+        row.push(format!("{}{}", names.layer(layer), group.words(size)));
         table.row(row);
     }
-    let title = "Largest layers, each without the layers inside it";
+    let title = "Largest layers (inner layers not included)";
     section(title, &table, rest(groups.iter().map(|group| group.sum.live_bytes_at_peak)), columns)
 }
 
@@ -223,7 +224,7 @@ pub(super) fn ranges(names: &ReportNames<'_>, device: &DeviceView, columns: usiz
             node.name(),
         ]);
     }
-    let title = "Named ranges, each without the ranges inside it";
+    let title = "Named ranges (inner ranges not included)";
     section(title, &table, rest(ranges.iter().map(|node| node.own.live_bytes_at_peak)), columns)
 }
 
@@ -274,7 +275,7 @@ pub(super) fn fragmentation(names: &ReportNames<'_>, device: &DeviceView) -> Vec
     }
     let idle = device.reserved_bytes_at_peak.saturating_sub(device.peak_allocated_bytes);
     let mut lines = vec![format!(
-        "Fragmentation: at the peak {} of {} reserved was not allocated ({})",
+        "Fragmentation: at the peak, {} of {} reserved was cached, not allocated ({})",
         size(idle),
         size(device.reserved_bytes_at_peak),
         format::percent(idle, device.reserved_bytes_at_peak)
@@ -427,9 +428,9 @@ fn one_oom(names: &ReportNames<'_>, oom: &OomView, grows: Option<&GrowingLine>, 
 
 /// The findings, each with its next step, and the headline on the memory at the peak.
 pub(super) fn findings(names: &ReportNames<'_>, columns: usize) -> Vec<String> {
-    let mut lines = vec!["Findings".to_owned()];
     let Some(headline) = findings::headline(names.model) else { return Vec::new() };
     let found: Vec<Finding> = findings::of(names.model);
+    let mut lines = vec![if found.is_empty() { "Summary" } else { "Findings" }.to_owned()];
     lines.extend(findings::verdict(names.model, &found).into_iter().flat_map(|words| verdict(&words, columns)));
     lines.extend(found.iter().flat_map(|finding| self::finding(finding, columns)));
     lines.extend(wrapped(" ", &clean(&headline.text()), columns));

@@ -6,6 +6,7 @@ use std::path::Path;
 use memlab_predict::advice::AdviceReport;
 use memlab_trace::{DeviceView, HOST, Loaded, MAX_STACK_DEPTH, Model, Skipped};
 
+use super::advice::AdvicePart;
 use super::names::ReportNames;
 use super::{advice, gpu_time, sections, training};
 use crate::advice::AdvisedTrace;
@@ -23,27 +24,35 @@ pub fn write_text(out: &mut impl Write, path: &Path, run: &AdvisedTrace, style: 
     let columns = style.columns;
     let model = &run.trace.model;
     let names = ReportNames::new(model);
-    let mut parts = vec![process(model).into(), sections::findings(&names, columns), training::epochs(model, columns)];
+    let mut parts: Vec<Part> = vec![
+        Vec::from(process(model)).into(),
+        sections::findings(&names, columns).into(),
+        training::epochs(model, columns).into(),
+    ];
     for device in model.devices() {
-        parts.push(vec![device_title(&device, columns)]);
-        parts.push(sections::ooms(&names, &device, columns));
-        parts.push(sections::peak(&device, model.steps_ended()));
-        parts.push(sections::memory(&names, &device, columns));
-        parts.push(sections::lines(&names, &device, columns));
-        parts.push(sections::layers(&names, &device, columns));
-        parts.push(sections::ranges(&names, &device, columns));
-        parts.push(gpu_time::gpu_time(&names, &device, columns));
-        parts.push(sections::growth(&names, &device, columns));
-        parts.push(sections::fragmentation(&names, &device));
-        parts.push(sections::graph_pools(&names, &device, columns));
-        parts.push(sections::driver(&names, device.index, "Driver memory outside PyTorch's allocator", columns));
+        let title = "Driver memory outside PyTorch's allocator";
+        let sections = [
+            vec![device_title(&device, columns)],
+            sections::ooms(&names, &device, columns),
+            sections::peak(&device, model.steps_ended()),
+            sections::memory(&names, &device, columns),
+            sections::lines(&names, &device, columns),
+            sections::layers(&names, &device, columns),
+            sections::ranges(&names, &device, columns),
+            gpu_time::gpu_time(&names, &device, columns),
+            sections::growth(&names, &device, columns),
+            sections::fragmentation(&names, &device),
+            sections::graph_pools(&names, &device, columns),
+            sections::driver(&names, device.index, title, columns),
+        ];
+        parts.extend(sections.map(Part::from));
     }
     if model.devices().is_empty() {
-        parts.push(vec!["No GPU memory was allocated.".to_owned()]);
+        parts.push(vec!["No GPU memory was allocated.".to_owned()].into());
     }
-    parts.push(sections::driver(&names, HOST, "Pinned host memory", columns));
-    parts.push(advice::chapter(run.advice.as_ref(), columns));
-    parts.push(notes(path, &run.trace));
+    parts.push(sections::driver(&names, HOST, "Pinned host memory", columns).into());
+    parts.push(advice::chapter(run.advice.as_ref(), columns).into());
+    parts.push(notes(path, &run.trace).into());
     write_parts(out, parts, style)
 }
 
@@ -53,7 +62,8 @@ pub fn write_text(out: &mut impl Write, path: &Path, run: &AdvisedTrace, style: 
 ///
 /// Errors of `out`.
 pub fn write_advice(out: &mut impl Write, advices: &AdviceReport, style: Style) -> io::Result<()> {
-    write_parts(out, vec![advice::advised(advices, style.columns), advice::tried(advices, style.columns)], style)
+    let parts = [advice::advised(advices, style.columns), advice::tried(advices, style.columns)];
+    write_parts(out, parts.map(Part::from).into(), style)
 }
 
 /// First line of a device's part.
@@ -65,16 +75,36 @@ pub(super) fn device_title(device: &DeviceView, columns: usize) -> String {
     format!("{title}{rule}")
 }
 
+/// Lines of a report with their colours; `None`: the colour follows from the beginning of the line.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Part(pub Vec<(Option<Color>, String)>);
+
+impl From<Vec<String>> for Part {
+    fn from(lines: Vec<String>) -> Self {
+        Self(lines.into_iter().map(|line| (None, line)).collect())
+    }
+}
+
+impl From<Vec<(AdvicePart, String)>> for Part {
+    fn from(lines: Vec<(AdvicePart, String)>) -> Self {
+        Self(lines.into_iter().map(|(part, line)| (part.color(), line)).collect())
+    }
+}
+
 /// Writes the non-empty parts, separated by empty lines.
-pub(super) fn write_parts(out: &mut impl Write, mut parts: Vec<Vec<String>>, style: Style) -> io::Result<()> {
-    parts.retain(|part| !part.is_empty());
+pub(super) fn write_parts(out: &mut impl Write, mut parts: Vec<Part>, style: Style) -> io::Result<()> {
+    parts.retain(|part| !part.0.is_empty());
     for (index, part) in parts.iter().enumerate() {
         if index > 0 {
             writeln!(out)?;
         }
-        for line in part {
+        for (color, line) in &part.0 {
             let line = clean(line);
-            if style.colored { writeln!(out, "{}", colored(&line))? } else { writeln!(out, "{line}")? }
+            match color {
+                _ if !style.colored => writeln!(out, "{line}")?,
+                Some(color) => writeln!(out, "{}", color.paint(&line))?,
+                None => writeln!(out, "{}", colored(&line))?,
+            }
         }
     }
     Ok(())

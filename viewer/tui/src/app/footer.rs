@@ -1,17 +1,18 @@
 //! The last line: keys, the filter being typed, and messages.
 
+use crossterm::event::KeyCode;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::Span;
 
 use super::prompt::{Prompt, PromptKind};
 use super::state::App;
-use crate::context::ShownMoment;
+use crate::context::{HitTarget, ShownMoment};
 use crate::screen::Screen;
 use crate::screens::screen_state::{FooterKey, footer_keys};
 use crate::widgets::pane::put_spans;
 use memlab_base::category::category_list;
-use memlab_base::text::{self, place};
+use memlab_base::text;
 
 /// Draws the footer.
 pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
@@ -38,13 +39,20 @@ pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
     let notice_x = area.right().saturating_sub(notice_width + 1).max(area.x);
     let mut x = area.x + 1;
     for (key, what) in keys(app) {
+        let code = key_code(key);
         let key = if theme.glyphs.unicode { key } else { ascii(key) };
         let width = key.chars().count() + what.chars().count() + 3;
         if x + width as u16 > notice_x {
             break;
         }
         let spans = [Span::styled(key, theme.key), Span::styled(format!(" {what}"), theme.dim), Span::raw("  ")];
+        let from = x;
         x = put_spans(buffer, x, area.y, notice_x, &spans, theme);
+        if let Some(code) = code {
+            app.context
+                .hit_targets
+                .put(Rect { x: from, width: x.saturating_sub(from + 2), ..area }, HitTarget::Key(code));
+        }
     }
     put_spans(buffer, notice_x, area.y, area.right(), &notice, theme);
 }
@@ -86,7 +94,12 @@ fn keys(app: &App) -> Vec<FooterKey> {
     if app.screen == Screen::Output {
         return keys;
     }
-    let peak = if context.moment == ShownMoment::Peak { "now" } else { "peak" };
+    let latest = if context.process().is_some_and(|process| process.state.is_over()) { "end" } else { "now" };
+    let peak = if context.moment == ShownMoment::Peak { latest } else { "peak" };
+    if context.process().is_some_and(|process| !process.findings.is_empty()) {
+        keys.push(("!", "findings".to_owned()));
+    }
+    keys.push(("A", "advice".to_owned()));
     let pause = if context.paused { "go on" } else { "pause" };
     keys.extend(footer_keys(&[("←→", "time"), ("p", peak), ("space", pause), ("/", "filter"), ("s", "sort")]));
     keys.extend(own.last);
@@ -104,6 +117,18 @@ fn keys(app: &App) -> Vec<FooterKey> {
         }
     }
     keys
+}
+
+/// Code of a key of the footer; `None`: several keys.
+fn key_code(key: &str) -> Option<KeyCode> {
+    let mut characters = key.chars();
+    match (key, characters.next(), characters.next()) {
+        ("⏎", ..) => Some(KeyCode::Enter),
+        ("space", ..) => Some(KeyCode::Char(' ')),
+        ("Esc", ..) => Some(KeyCode::Esc),
+        (_, Some(character), None) => Some(KeyCode::Char(character)),
+        _ => None,
+    }
 }
 
 /// Name of a key on a terminal without Unicode.
@@ -129,7 +154,7 @@ fn notice(app: &App) -> Vec<Span<'static>> {
     let mut notices = Vec::new();
     if let (Some(line), true) = (&process.dominant_library_call, matches!(app.screen, Screen::Overview | Screen::Lines))
     {
-        notices.push(format!("{} only calls libraries (L: your lines)", place(line, &process.header.directory)));
+        notices.push(format!("{} only calls libraries (L: your lines)", process.file_names.place(line)));
     }
     if let Some(failure) = &process.failure {
         notices.push(failure.clone());

@@ -2,7 +2,7 @@
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
-use ratatui::style::Style;
+use ratatui::style::{Modifier, Style};
 use ratatui::text::Span;
 
 use super::state::App;
@@ -10,6 +10,7 @@ use crate::context::{HitTarget, ShownMoment};
 use crate::screen::Screen;
 use crate::screens::output::Program;
 use crate::widgets::pane::{put, put_spans};
+use memlab_base::findings::Kind;
 use memlab_base::text;
 use memlab_follow::snapshot::ProcessState;
 use memlab_units::format;
@@ -39,12 +40,41 @@ pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
             .put(Rect { x: from, y: area.y + 1, width: x - from, height: 1 }, HitTarget::Tab(screen));
     }
     let mut facts = if moment_is_above { Vec::new() } else { moment };
-    for fact in fact_spans(app) {
-        if columns(&facts) + columns(&fact) <= room {
+    let mut found = finding_spans(app);
+    for (index, fact) in fact_spans(app).into_iter().enumerate() {
+        // The step of the moment comes before the findings, and those before the rest.
+        let reserved = if index == 0 { 0 } else { columns(&found) };
+        if columns(&facts) + columns(&fact) + reserved <= room {
             facts.extend(fact);
         }
     }
-    put_spans(buffer, area.right().saturating_sub(columns(&facts) + 1), area.y + 1, area.right(), &facts, theme);
+    if columns(&facts) + columns(&found) > room {
+        found.truncate(1);
+    }
+    if columns(&facts) + columns(&found) > room {
+        found.clear();
+    }
+    let x = area.right().saturating_sub(columns(&facts) + columns(&found) + 1);
+    let facts_x = put_spans(buffer, x, area.y + 1, area.right(), &found, theme);
+    put_spans(buffer, facts_x, area.y + 1, area.right(), &facts, theme);
+    if facts_x > x {
+        let place = Rect { x, y: area.y + 1, width: facts_x - x, height: 1 };
+        app.context.hit_targets.put(place, HitTarget::Findings);
+    }
+}
+
+/// The number of findings, then the word.
+fn finding_spans(app: &App) -> Vec<Span<'static>> {
+    let theme = &app.context.theme;
+    let Some(process) = app.context.process() else { return Vec::new() };
+    let style = match process.findings.first().map(|finding| finding.kind) {
+        None => return Vec::new(),
+        Some(Kind::OutOfMemory) => theme.bad,
+        Some(_) => theme.warn,
+    };
+    let count = process.findings.len();
+    let word = if count == 1 { "finding   " } else { "findings   " };
+    vec![Span::styled(format!("! {count} "), style), Span::styled(word, style)]
 }
 
 fn columns(spans: &[Span<'_>]) -> u16 {
@@ -55,7 +85,7 @@ fn tab_spans(app: &App, width: u16) -> Vec<(Screen, [Span<'static>; 3])> {
     let theme = &app.context.theme;
     let tab = |(index, screen): (usize, &Screen)| {
         let style = if *screen == app.screen { theme.selected } else { theme.dim };
-        let key = if *screen == app.screen { theme.selected.patch(theme.accent) } else { theme.key };
+        let key = if *screen == app.screen { theme.selected.patch(Modifier::BOLD) } else { theme.key };
         // All nine fit from 80 columns on.
         let (title, gap) = match width {
             ..88 => (screen.short_title(), ""),

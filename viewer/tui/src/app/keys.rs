@@ -9,6 +9,7 @@ use crate::context::ShownMoment;
 use crate::overlays::{AdviceView, Answer, ExportMenu, FindingsView, Help, HoldersView, Overlay, SourceView};
 use crate::screen::Screen;
 use crate::screens::screen_state::Action;
+use memlab_base::findings::Kind;
 use memlab_base::query::HoldersQuery;
 use memlab_follow::request::UiRequest;
 
@@ -47,11 +48,26 @@ impl App {
             return None;
         }
         if let Some(overlay) = &mut self.overlay {
-            let answer = overlay.on_key(key.code, self.output.program_runs());
-            if answer != Answer::Stay {
-                self.overlay = None;
-            }
-            return if let Answer::Request(request) = answer { Some(request) } else { None };
+            return match overlay.on_key(key.code, self.output.program_runs()) {
+                Answer::Stay => None,
+                Answer::Copy(text) => {
+                    self.context.notice = Some("copied, if the terminal allows it".to_owned());
+                    Some(UiRequest::Copy(text))
+                }
+                Answer::Close => {
+                    self.overlay = None;
+                    None
+                }
+                Answer::Request(request) => {
+                    self.overlay = None;
+                    Some(request)
+                }
+                Answer::GoToFinding(index) => {
+                    self.overlay = None;
+                    self.go_to_finding(index);
+                    None
+                }
+            };
         }
         self.on_plain_key(key)
     }
@@ -86,7 +102,7 @@ impl App {
                 let has_rows = !matches!(self.screen, Screen::Overview | Screen::Output);
                 self.overlay = Some(Overlay::Export(ExportMenu { has_rows }));
             }
-            KeyCode::Char('!') => self.overlay = Some(Overlay::Findings(FindingsView::default())),
+            KeyCode::Char('!') => self.show_findings(),
             KeyCode::Char('A') => {
                 let process = self.context.process();
                 self.overlay = process.map(|process| Overlay::Advice(AdviceView::open(&process.path)));
@@ -145,6 +161,31 @@ impl App {
         }
     }
 
+    /// Shows the findings in full.
+    pub(super) fn show_findings(&mut self) {
+        self.overlay = Some(Overlay::Findings(FindingsView::default()));
+    }
+
+    /// Shows the moment of a finding, and its line if it names one.
+    fn go_to_finding(&mut self, index: usize) {
+        let context = &mut self.context;
+        let Some(finding) = context.process().and_then(|process| process.findings.get(index)).cloned() else { return };
+        context.show_device(finding.device);
+        match finding.kind {
+            Kind::OutOfMemory => context.notice = context.go_to_oom_of(finding.device).err(),
+            // Memory that grows has its peak at the end.
+            Kind::Leak => context.go_home(),
+            _ => context.show(ShownMoment::Peak),
+        }
+        if let Some(line) = &finding.line {
+            context.clear_filter();
+            self.screen = Screen::Lines;
+            self.lines.select_line(line.clone());
+        } else {
+            self.screen = if finding.kind == Kind::Fragmentation { Screen::Segments } else { Screen::Overview };
+        }
+    }
+
     /// Shows what holds the memory of the line or layer under the cursor.
     fn show_holders(&mut self) {
         let row = self.current_screen().held_row(&self.context);
@@ -159,12 +200,12 @@ impl App {
         }
     }
 
-    /// Removes the filter, then the chosen moment.
+    /// Removes the filter, then goes back from the chosen moment.
     fn on_escape(&mut self) {
         if !self.context.filter.is_empty() {
             self.context.clear_filter();
-        } else if self.context.moment == ShownMoment::Cursor {
-            self.context.show(ShownMoment::Now);
+        } else {
+            self.context.go_home();
         }
     }
 

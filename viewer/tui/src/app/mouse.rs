@@ -5,14 +5,20 @@ use crossterm::event::{MouseButton, MouseEvent, MouseEventKind};
 use super::state::App;
 use crate::context::HitTarget;
 use crate::screen::TablePane;
+use memlab_follow::request::UiRequest;
 
 /// Number of rows per notch of the wheel.
 const WHEEL_ROWS: isize = 3;
 
 impl App {
     /// Handles a mouse event.
-    pub fn on_mouse(&mut self, event: MouseEvent) {
+    pub fn on_mouse(&mut self, event: MouseEvent) -> Option<UiRequest> {
         let target = self.context.hit_targets.at(event.column, event.row);
+        if let (MouseEventKind::Down(MouseButton::Left), Some(HitTarget::Key(key)), None) =
+            (event.kind, target, &self.overlay)
+        {
+            return self.on_key(key.into());
+        }
         self.change_moment(|app| match event.kind {
             MouseEventKind::ScrollDown => app.on_wheel(target, WHEEL_ROWS),
             MouseEventKind::ScrollUp => app.on_wheel(target, -WHEEL_ROWS),
@@ -22,6 +28,7 @@ impl App {
             }
             _ => {}
         });
+        None
     }
 
     fn on_wheel(&mut self, target: Option<HitTarget>, rows: isize) {
@@ -43,7 +50,8 @@ impl App {
             return;
         }
         match target {
-            None | Some(HitTarget::Overlay) => {}
+            None | Some(HitTarget::Overlay | HitTarget::Key(_)) => {}
+            Some(HitTarget::Findings) => self.show_findings(),
             Some(HitTarget::Tab(screen)) => self.screen = screen,
             Some(HitTarget::Heading(pane, column)) => {
                 if let Some(pane) = pane {

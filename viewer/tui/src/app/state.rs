@@ -154,7 +154,7 @@ impl App {
             self.context.set_snapshot(self.latest.clone());
             self.change_moment(|app| {
                 app.go_to_start_moment();
-                app.context.leave_an_empty_end();
+                app.context.settle_moment();
             });
         } else if self.awaits_comparison() {
             Arc::make_mut(&mut self.context.snapshot).comparison.clone_from(&self.latest.comparison);

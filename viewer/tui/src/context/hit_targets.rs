@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
+use crossterm::event::KeyCode;
 use ratatui::layout::{Position, Rect};
 
 use crate::screen::{Screen, TablePane};
@@ -29,6 +30,10 @@ pub enum HitTarget {
     Block(u64, u64),
     /// The overlay.
     Overlay,
+    /// The findings in short.
+    Findings,
+    /// A key of the footer.
+    Key(KeyCode),
 }
 
 /// Times of the columns of a time axis.

@@ -14,17 +14,18 @@ use memlab_units::format;
 const MIN_WINDOW_NS: u64 = 1_000_000;
 
 impl Context {
-    /// Shows the peak of a program that freed its memory before its end, which would look empty.
-    ///
-    /// A moment that the user chose is kept.
-    pub fn leave_an_empty_end(&mut self) {
-        let is_over = self.process().is_some_and(|process| process.state.is_over());
-        let is_empty =
-            self.device().is_some_and(|device| device.totals.allocated_bytes < device.totals.peak_allocated_bytes / 20);
-        if is_over && is_empty && !self.moment_was_chosen {
-            self.show(ShownMoment::Peak);
-            self.moment_was_chosen = false;
+    /// Shows the peak of an ended program, and the present of a running one, unless the user chose a moment.
+    pub fn settle_moment(&mut self) {
+        if !self.moment_was_chosen {
+            self.go_home();
         }
+    }
+
+    /// Shows the peak of an ended program, and the present of a running one.
+    pub fn go_home(&mut self) {
+        let is_over = self.process().is_some_and(|process| process.state.is_over());
+        self.show(if is_over { ShownMoment::Peak } else { ShownMoment::Now });
+        self.moment_was_chosen = false;
     }
 
     /// Shows the latest moment or the peak.
@@ -137,6 +138,19 @@ impl Context {
         let ooms = || self.process().into_iter().flat_map(|process| &process.ooms);
         let next = ooms().find(|oom| now.is_some_and(|now| oom.time > now)).or_else(|| ooms().next());
         let (event, time) = next.map(|oom| (oom.event, oom.time)).ok_or("no out-of-memory error")?;
+        self.go_to_event(event, time);
+        Ok(())
+    }
+
+    /// Puts the cursor at the first out-of-memory error of a device.
+    ///
+    /// # Errors
+    ///
+    /// If the snapshot has none.
+    pub fn go_to_oom_of(&mut self, device: i32) -> Result<(), String> {
+        let mut ooms = self.process().into_iter().flat_map(|process| &process.ooms);
+        let oom = ooms.find(|oom| oom.device == device).ok_or("the error is no longer in the trace")?;
+        let (event, time) = (oom.event, oom.time);
         self.go_to_event(event, time);
         Ok(())
     }

@@ -136,6 +136,15 @@ impl Context {
         self.target = target;
     }
 
+    /// Shows a device of the displayed process, by its index, if it is there.
+    pub fn show_device(&mut self, index: i32) {
+        let Some(place) = self.shown_target() else { return };
+        let devices = &self.snapshot.processes[place.process].devices;
+        let Some(device) = devices.iter().position(|device| device.totals.index == index) else { return };
+        let target = Target { device: Some(device), ..place };
+        self.target = self.targets().iter().position(|other| *other == target).unwrap_or(self.target);
+    }
+
     /// Shows the next device, or one further on, and wraps around.
     pub fn turn_target(&mut self, by: usize) {
         let targets = self.target_count();
@@ -145,7 +154,7 @@ impl Context {
     }
 
     /// The displayed target.
-    fn place(&self) -> Option<Target> {
+    fn shown_target(&self) -> Option<Target> {
         let mut left = self.target();
         for (process, snapshot) in self.snapshot.processes.iter().enumerate() {
             let count = snapshot.devices.len();
@@ -159,7 +168,7 @@ impl Context {
 
     /// The displayed process.
     pub fn process(&self) -> Option<&ProcessSnapshot> {
-        self.snapshot.processes.get(self.place()?.process)
+        self.snapshot.processes.get(self.shown_target()?.process)
     }
 
     /// Name of the moment whose live bytes are shown beside those of the peak: `then`, `at end` or `now`.
@@ -171,9 +180,18 @@ impl Context {
         }
     }
 
+    /// Bytes at the displayed moment and at the peak, in words. An end without memory is left out.
+    pub fn live_and_peak(&self, live_bytes: u64, bytes_at_peak: u64) -> String {
+        let at_peak = format!("at peak {}", self.size(bytes_at_peak));
+        match self.live_moment() {
+            "at end" if live_bytes == 0 => at_peak,
+            then => format!("{then} {}, {at_peak}", self.size(live_bytes)),
+        }
+    }
+
     /// The displayed device.
     pub fn device(&self) -> Option<&DeviceSnapshot> {
-        let Target { process, device } = self.place()?;
+        let Target { process, device } = self.shown_target()?;
         self.snapshot.processes.get(process)?.devices.get(device?)
     }
 
@@ -190,6 +208,11 @@ impl Context {
     /// Working directory of the displayed process, to shorten paths.
     pub fn directory(&self) -> &str {
         self.process().map_or("", |process| &process.header.directory)
+    }
+
+    /// A line for display: `train.py:31`.
+    pub fn place(&self, line: &Line) -> String {
+        self.process().map(|process| process.file_names.place(line)).unwrap_or_default()
     }
 
     /// Sum of the lines, and of the layers, of the displayed device.

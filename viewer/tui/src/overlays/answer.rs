@@ -11,4 +11,8 @@ pub enum Answer {
     Close,
     /// Closes and makes a request.
     Request(UiRequest),
+    /// Stays open, and copies text.
+    Copy(String),
+    /// Closes, and goes to the line and moment of a finding, by its index.
+    GoToFinding(usize),
 }

@@ -16,7 +16,7 @@ const MOMENTS: [HelpKey; 7] = [
     ("n  N", "to the end of the next, the previous step"),
     ("O", "to the next out-of-memory error"),
     ("t", "to a typed moment: 12.5s, 1:30, step 12, peak, oom, end"),
-    ("Esc", "clear the filter, then back to the latest moment"),
+    ("Esc", "clear the filter, then back to the present; to the peak of an ended run"),
     ("space", "pause the display; the program continues"),
 ];
 
@@ -24,7 +24,7 @@ const TABLES: [HelpKey; 7] = [
     ("j k ↑ ↓ PgUp PgDn g G", "move in the table; or use the mouse wheel"),
     ("s  S", "sort by the next column, in reverse; or click on a heading"),
     ("/", "filter: a word, /regex/, size>1MiB, layer:h.3, class:Linear, category:…, !not"),
-    ("i", "lines and layers: own memory, or with callees and inner layers"),
+    ("i", "lines: own memory, or with callees"),
     ("L", "lines: your lines only, or also library lines; on every screen"),
     ("u", "units: auto, MiB, GiB, bytes"),
     ("e", "export the screen to a file: CSV, JSON or a picture"),
@@ -35,8 +35,8 @@ const REST: [HelpKey; 10] = [
     ("Tab, 1 2 3 …", "next screen, or the screen with that number"),
     ("d  D", "next, previous device or rank"),
     ("b", "back to the ranks"),
-    ("!", "findings in full: growth, errors, what keeps the memory, and the cure"),
-    ("A", "advice: changes that lower the program's memory"),
+    ("!", "findings in full, with the cure; Enter goes to the line and moment"),
+    ("A", "advice: changes that lower the program's memory; y copies the code"),
     ("w", "chart: whole run, 5 min, 1 min, 10 s"),
     ("T", "theme: dark, light, high contrast, none"),
     ("o  r", "offload the program's GPU memory to the host (asks first), restore it"),

@@ -7,7 +7,7 @@ use std::time::Instant;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use super::scrolled_lines::ScrolledLines;
+use super::scrolled_lines::{ScrolledLine, ScrolledLines, ScrolledText};
 use crate::context::Context;
 use crate::widgets::pane::wrapped;
 use memlab_base::query::{HoldersAnswer, HoldersQuery};
@@ -84,7 +84,7 @@ impl HoldersView {
     pub fn draw(&mut self, buffer: &mut Buffer, area: Rect, context: &Context) {
         self.is_shown = self.answer.is_some();
         let (problem, title) = (self.problem(), format!("Holders of the memory of {}", self.row));
-        let lines = |columns: usize| {
+        let text = |columns: usize| {
             let mut lines = problem.map_or_else(Vec::new, |problem| wrapped(&problem, columns));
             if !lines.is_empty() {
                 lines.push(String::new());
@@ -96,9 +96,12 @@ impl HoldersView {
                     Ok(held) => holders::lines(answer.of.device, held, Some(&self.row), context.directory(), columns),
                 },
             });
-            lines
+            let is_detail = |line: &String| line.starts_with(' ');
+            let style = |line: &String| if is_detail(line) { context.theme.text } else { context.theme.key };
+            let lines = lines.into_iter().map(|words| ScrolledLine { style: style(&words), words, item: None });
+            ScrolledText { title, keys: "", lines: lines.collect() }
         };
-        self.scrolled.draw(buffer, area, context, &title, lines);
+        self.scrolled.draw(buffer, area, context, text);
     }
 }
 

@@ -47,8 +47,8 @@ impl Overlay {
             Self::Export(_) => super::export::on_key(key),
             Self::Source(source) => source.on_key(key),
             Self::Offload(question) => question.on_key(key),
-            Self::Findings(view) => view.scrolled.on_key(key),
-            Self::Advice(view) => view.scrolled.on_key(key),
+            Self::Findings(view) => view.on_key(key),
+            Self::Advice(view) => view.on_key(key),
             Self::Holders(view) => view.scrolled.on_key(key),
             Self::Message(_) => Answer::Close,
         }

@@ -1,61 +1,192 @@
-//! Lines of text over a screen, scrolled to a row.
+//! Lines of text over a screen, scrolled to a row, and the item under the cursor if the lines are a list.
 
 use crossterm::event::KeyCode;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
+use ratatui::style::Style;
 
 use super::answer::Answer;
 use crate::context::{Context, HitTarget};
 use crate::widgets::pane::{clear, fact, frame, put};
+use memlab_base::theme::Theme;
 
-/// The first visible row, and the rows that are out of sight.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// A line over a screen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScrolledLine {
+    pub words: String,
+    pub style: Style,
+    /// Index of the item that the line belongs to; `None`: to none.
+    pub item: Option<usize>,
+}
+
+impl ScrolledLine {
+    /// Lines of no item.
+    pub fn plain(words: Vec<String>, style: Style) -> impl Iterator<Item = Self> {
+        words.into_iter().map(move |words| Self { words, style, item: None })
+    }
+
+    /// Lines of an item.
+    pub fn of_item(item: usize, words: Vec<String>, style: Style) -> impl Iterator<Item = Self> {
+        words.into_iter().map(move |words| Self { words, style, item: Some(item) })
+    }
+}
+
+/// Title, keys and lines of a frame.
+pub struct ScrolledText {
+    pub title: String,
+    /// Keys beside those that scroll: `⏎ goes there`.
+    pub keys: &'static str,
+    pub lines: Vec<ScrolledLine>,
+}
+
+/// The first visible row, the item under the cursor, and the rows that are out of sight.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScrolledLines {
     row: usize,
     /// Number of rows that did not fit in the last frame.
     hidden_rows: usize,
+    /// Number of rows on the screen in the last frame.
+    page: usize,
+    /// The item under the cursor.
+    item: usize,
+    /// First and last row of each item in the last frame.
+    items: Vec<(usize, usize)>,
 }
 
 impl ScrolledLines {
-    /// Scrolls; any other key closes the overlay.
+    /// Index of the item under the cursor.
+    pub fn item(&self) -> usize {
+        self.item
+    }
+
+    /// Scrolls, or moves the cursor to the next item; any other key closes the overlay.
     pub fn on_key(&mut self, key: KeyCode) -> Answer {
-        const PAGE: usize = 10;
-        let row = match key {
-            KeyCode::Down | KeyCode::Char('j') => self.row + 1,
-            KeyCode::Up | KeyCode::Char('k') => self.row.saturating_sub(1),
-            KeyCode::PageDown => self.row + PAGE,
-            KeyCode::PageUp => self.row.saturating_sub(PAGE),
+        match key {
+            KeyCode::Down | KeyCode::Char('j') => self.turn(1),
+            KeyCode::Up | KeyCode::Char('k') => self.turn(-1),
+            KeyCode::PageDown | KeyCode::Char(' ') => self.scroll(self.page as isize),
+            KeyCode::PageUp => self.scroll(-(self.page as isize)),
+            KeyCode::Home | KeyCode::Char('g') => self.turn(isize::MIN),
+            KeyCode::End | KeyCode::Char('G') => self.turn(isize::MAX),
             _ => return Answer::Close,
-        };
-        self.row = row.min(self.hidden_rows);
+        }
         Answer::Stay
     }
 
     /// Scrolls by rows.
     pub fn scroll(&mut self, rows: isize) {
         self.row = self.row.saturating_add_signed(rows).min(self.hidden_rows);
+        // The cursor stays in sight.
+        let is_seen = |(first, _): &(usize, usize)| *first >= self.row && *first < self.row + self.page;
+        if self.items.get(self.item).is_none_or(|item| !is_seen(item))
+            && let Some(item) = self.items.iter().position(is_seen)
+        {
+            self.item = item;
+        }
     }
 
-    /// Draws lines made for the width of the frame. Lines that begin a block are bright.
+    /// Moves the cursor by items, and scrolls to it; without items, scrolls by rows.
+    fn turn(&mut self, by: isize) {
+        let Some(last) = self.items.len().checked_sub(1) else { return self.scroll(by) };
+        self.item = self.item.saturating_add_signed(by).min(last);
+        let (first, end) = self.items[self.item];
+        // The lines before the first item and after the last belong to it.
+        let first = if self.item == 0 { 0 } else { first };
+        let end = if self.item == last { self.hidden_rows + self.page } else { end + 1 };
+        self.row = self.row.max(end.saturating_sub(self.page)).min(first).min(self.hidden_rows);
+    }
+
+    /// Draws lines made for the width of the frame, and a mark beside the item under the cursor.
     pub fn draw(
         &mut self,
         buffer: &mut Buffer,
         area: Rect,
         context: &Context,
-        title: &str,
-        lines: impl FnOnce(usize) -> Vec<String>,
+        text: impl FnOnce(usize) -> ScrolledText,
     ) {
         let theme = &context.theme;
         clear(buffer, area, theme);
         context.hit_targets.put(area, HitTarget::Overlay);
-        let facts = vec![fact("j k scroll", theme.dim), fact("any other key: back", theme.dim)];
-        let inner = frame(buffer, area, title, facts, theme);
-        let columns = inner.width.saturating_sub(2);
-        let lines = lines(usize::from(columns));
-        self.hidden_rows = lines.len().saturating_sub(usize::from(inner.height));
-        for (y, line) in (inner.y..inner.bottom()).zip(lines.iter().skip(self.row.min(self.hidden_rows))) {
-            let style = if line.starts_with(' ') { theme.text } else { theme.key };
-            put(buffer, inner.x + 1, y, columns, line, style, theme);
+        let columns = usize::from(area.width).saturating_sub(5);
+        let ScrolledText { title, keys, lines } = text(columns);
+        let mut facts = vec![fact("j k scroll", theme.dim), fact("any other key: back", theme.dim)];
+        if !keys.is_empty() {
+            facts.insert(0, fact(keys, theme.key));
         }
+        let inner = frame(buffer, area, &title, facts, theme);
+        self.page = usize::from(inner.height);
+        self.hidden_rows = lines.len().saturating_sub(self.page);
+        self.row = self.row.min(self.hidden_rows);
+        self.items = spans(&lines);
+        for (y, line) in (inner.y..inner.bottom()).zip(lines.iter().skip(self.row)) {
+            if line.item == Some(self.item) && self.items.len() > 1 {
+                put(buffer, inner.x, y, 1, cursor(theme), theme.accent, theme);
+            }
+            put(buffer, inner.x + 2, y, inner.width.saturating_sub(3), &line.words, line.style, theme);
+        }
+    }
+}
+
+fn cursor(theme: &Theme) -> &'static str {
+    if theme.glyphs.unicode { "▌" } else { "|" }
+}
+
+/// First and last row of each item.
+fn spans(lines: &[ScrolledLine]) -> Vec<(usize, usize)> {
+    let mut spans: Vec<(usize, usize)> = Vec::new();
+    for (row, line) in lines.iter().enumerate() {
+        let Some(item) = line.item else { continue };
+        match spans.get_mut(item) {
+            Some(span) => span.1 = row,
+            None => spans.push((row, row)),
+        }
+    }
+    spans
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(items: usize, rows: usize, page: usize) -> ScrolledLines {
+        let spans = (0..items).map(|item| (1 + item * rows, item * rows + rows)).collect();
+        ScrolledLines { hidden_rows: (1 + items * rows).saturating_sub(page), page, items: spans, ..Default::default() }
+    }
+
+    #[test]
+    fn the_item_under_the_cursor_is_on_the_screen() {
+        // GIVEN five items of four rows below a title, on a page of ten rows
+        let mut lines = list(5, 4, 10);
+        let mut seen = Vec::new();
+        // WHEN the cursor moves down and up
+        for key in ['j', 'j', 'j', 'j', 'j', 'k', 'k', 'k', 'k', 'k'] {
+            lines.on_key(KeyCode::Char(key));
+            let (first, last) = lines.items[lines.item];
+            assert!(lines.row <= first && last < lines.row + lines.page, "{lines:?}");
+            seen.push(lines.item);
+        }
+        // THEN it visits each, and ends at the top with the title in sight
+        assert_eq!(seen, [1, 2, 3, 4, 4, 3, 2, 1, 0, 0]);
+        assert_eq!(lines.row, 0);
+    }
+
+    #[test]
+    fn a_page_takes_the_cursor_along() {
+        let mut lines = list(5, 4, 10);
+        lines.on_key(KeyCode::PageDown);
+        assert_eq!((lines.row, lines.item), (10, 3));
+        lines.on_key(KeyCode::PageUp);
+        assert_eq!((lines.row, lines.item), (0, 0));
+    }
+
+    #[test]
+    fn text_without_items_scrolls_by_rows() {
+        let mut lines = ScrolledLines { hidden_rows: 3, page: 10, ..Default::default() };
+        for _ in 0..5 {
+            lines.on_key(KeyCode::Down);
+        }
+        assert_eq!(lines.row, 3);
+        lines.on_key(KeyCode::Home);
+        assert_eq!((lines.row, lines.on_key(KeyCode::Esc)), (0, Answer::Close));
     }
 }

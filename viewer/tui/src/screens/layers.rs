@@ -10,4 +10,4 @@ mod tree;
 pub use columns::compare_layer_names;
 pub use item::LayerItem;
 pub use state::LayersScreen;
-pub use tree::LayerTree;
+pub use tree::OpenLayers;

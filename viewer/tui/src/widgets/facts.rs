@@ -7,7 +7,7 @@ use ratatui::style::Style;
 use ratatui::text::Span;
 
 use super::pane::{Fact, put, put_spans};
-use memlab_base::text::{self, place};
+use memlab_base::text;
 use memlab_base::theme::Theme;
 use memlab_follow::snapshot::{GpuTime, ProcessSnapshot};
 use memlab_units::format;
@@ -124,7 +124,7 @@ fn draw_stack(buffer: &mut Buffer, area: Rect, process: &ProcessSnapshot, stack:
     }
     let room = usize::from(area.height);
     let shown = if frames.len() > room { room.saturating_sub(1).max(1) } else { frames.len() };
-    let places: Vec<String> = frames[..shown].iter().map(|line| place(line, &process.header.directory)).collect();
+    let places: Vec<String> = frames[..shown].iter().map(|line| process.file_names.place(line)).collect();
     let widest = places.iter().map(|place| text::width(&text::clean(place))).max().unwrap_or(0);
     let columns = (widest as u16).min((area.width - 3) * 3 / 5);
     for (index, (line, place)) in frames.iter().zip(&places).enumerate() {

@@ -61,6 +61,8 @@ impl Gauge<'_> {
             let (symbol, band) = match (end, band_at(4)) {
                 // The cell at the end of the last band is filled up to that end. Other cells show the wider band.
                 (Some(end), _) if theme.glyphs.unicode => (partial[end], low),
+                // The first band is visible, however small.
+                (None, _) if index == 0 => (theme.glyphs.bands[low], low),
                 (_, Some(band)) => (theme.glyphs.bands[band], band),
                 (_, None) if index == 0 => (theme.glyphs.bands[low], low),
                 (_, None) => return self.draw_rest(cell, theme),
@@ -130,6 +132,7 @@ mod tests {
         assert_eq!(drawn(&[(30, 0), (20, 2)], 100, 10, &theme(true)), "███.......");
         assert_eq!(drawn(&[(1, 0)], 1000, 10, &theme(true)), "▏.........");
         assert_eq!(drawn(&[(25, 0)], 100, 10, &theme(true)), "██▌.......");
+        assert_eq!(drawn(&[(2, 0), (50, 1)], 100, 10, &theme(true)), "█▓▓▓▓.....");
         let dark = Theme::new(Palette::Dark, Depth::True, true);
         assert_eq!(drawn(&[(25, 0)], 100, 10, &dark), "██▌.......");
         // Two edges in one cell: the outer one is visible.

@@ -60,7 +60,8 @@ pub fn draw<C: Column>(
         return;
     }
     let (context, theme) = (style.context, &style.context.theme);
-    let shown: Vec<C> = style.columns.iter().copied().filter(|column| column.columns() > 0).collect();
+    let is_shown = |column: &C| column.columns() > 0 && !is_empty_end(*column, rows, context);
+    let shown: Vec<C> = style.columns.iter().copied().filter(is_shown).collect();
     let page = usize::from(area.height - 1);
     state.settle(rows.len(), page);
     let labels: Vec<Label> = rows.iter().skip(state.offset).take(page).map(label).collect();
@@ -102,6 +103,14 @@ pub fn draw<C: Column>(
     if rows.is_empty() {
         put(buffer, area.x, area.y + 1, area.width, "nothing here", theme.dim, theme);
     }
+}
+
+/// True for the memory at the end of an ended run that freed all: it is left out beside the memory at the peak.
+fn is_empty_end<C: Column>(column: C, rows: &[C::Item], context: &Context) -> bool {
+    context.moment == ShownMoment::Peak
+        && C::of_moment(ShownMoment::Now) == Some(column)
+        && context.process().is_some_and(|process| process.state.is_over())
+        && rows.iter().all(|row| column.figure(row) == Some(0.0))
 }
 
 /// Columns that fit a table of this width.

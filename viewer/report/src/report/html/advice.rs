@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 use memlab_predict::advice::AdviceReport;
 
-use super::super::advice::{ORDER, conclusions, place_of_tried, summary, title};
+use super::super::advice::{conclusions, name, order, place_of_tried, reason, saving, title};
 use super::findings::with_code;
 use crate::page::elements::note;
 use memlab_base::text::clean;
@@ -14,21 +14,24 @@ pub(super) fn section(advices: Option<&AdviceReport>) -> Markup {
     html! {
         section #advice {
             h2 { "Advice" }
-            (note(&format!("{}. {ORDER}.", title(advices))))
-            ol {
+            (note(&format!("{}. {}.", title(advices), order(advices))))
+            ol.changes {
                 @for advice in &advices.advice {
                     li {
-                        strong { (clean(&summary(advice))) }
-                        br;
-                        (with_code(&advice.because))
-                        pre { (advice.how.lines().map(clean).collect::<Vec<_>>().join("\n")) }
+                        details {
+                            summary { strong { (clean(&name(advice))) } " " span.num { (clean(&saving(advice))) } }
+                            p { (with_code(&reason(advice))) }
+                            pre { (advice.how.lines().map(clean).collect::<Vec<_>>().join("\n")) }
+                        }
                     }
                 }
             }
             @for line in conclusions(advices) { p { (clean(&line)) } }
             @if !advices.tried.is_empty() {
-                h3 { "Tried, but not advised" }
-                ul { @for tried in &advices.tried { li { (clean(&place_of_tried(tried))) } } }
+                details.more {
+                    summary { "tried, but not advised" }
+                    ul { @for tried in &advices.tried { li { (clean(&place_of_tried(tried))) } } }
+                }
             }
         }
     }

@@ -109,7 +109,7 @@ fn describe(names: &ReportNames<'_>, words: Words, device: &DeviceView, held: &H
     }
     let blocks = held.categories.iter().filter(|(category, _)| (*category as usize) < Category::Cached as usize);
     if let Some((category, bytes)) = blocks.max_by_key(|(_, bytes)| *bytes) {
-        words = mostly(words, *category, *bytes, held.allocated_bytes);
+        words = mostly(words, *category, *bytes);
     }
     words = words.and(".");
     match held.lines[names.model.scope()].iter().find(|line| line.line.is_some()) {
@@ -148,7 +148,7 @@ fn section(
         (timeline::figure(names.model, device, Some(&mark)))
         (memory::figure_at(device, &held.categories, away))
         (fragmentation(snapshot, index))
-        (device::titled(&parts))
+        (device::titled(device, &parts))
     };
     device::around(device, &content)
 }
@@ -179,7 +179,7 @@ fn fragmentation(snapshot: &ResolvedSnapshot, device: i32) -> Markup {
         return Markup::default();
     }
     note(&format!(
-        "Fragmentation: {} of {} reserved was not allocated ({}); the largest free block was {}",
+        "Fragmentation: {} of {} reserved was cached, not allocated ({}); the largest free block was {}",
         size(map.free_bytes),
         size(map.reserved_bytes),
         format::percent(map.free_bytes, map.reserved_bytes),

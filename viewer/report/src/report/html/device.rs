@@ -3,10 +3,11 @@
 use std::fmt::Write as _;
 
 use maud::{Markup, PreEscaped, html};
+use memlab_predict::plan::PeakStep;
 use memlab_trace::{CallTree, DeviceView, Scope};
 
 use super::super::names::ReportNames;
-use super::{gpu_time, layers, memory, ooms, tables, timeline};
+use super::{gpu_time, layers, memory, ooms, peak_step, tables, timeline};
 use crate::export::flamegraph::{self, Measure};
 use crate::page::elements::{self, Tile, name, short_name, size};
 use memlab_units::format;
@@ -14,8 +15,13 @@ use memlab_units::format;
 /// Maximum number of calls in both flamegraphs of all devices together.
 const CALLS: usize = 2400;
 
-/// Section of a device; `devices`: number of devices on the page.
-pub(super) fn section(names: &ReportNames<'_>, device: &DeviceView, devices: usize) -> Markup {
+/// Section of a device; `devices`: number of devices on the page, `peak_step`: its step with the peak, if known.
+pub(super) fn section(
+    names: &ReportNames<'_>,
+    device: &DeviceView,
+    devices: usize,
+    peak_step: Option<&PeakStep>,
+) -> Markup {
     let parts = [
         ("Largest lines", tables::lines(names, device, devices)),
         ("Calls at the peak", calls(names, device, devices)),
@@ -30,8 +36,10 @@ pub(super) fn section(names: &ReportNames<'_>, device: &DeviceView, devices: usi
         (tiles(names, device))
         (ooms::section(names, device))
         (timeline::figure(names.model, device, None))
+        @if let Some(step) = peak_step { (peak_step::figure(names, step)) }
         (memory::figure(names, device))
-        (titled(&parts))
+        (index(device, &parts))
+        (titled(device, &parts))
     };
     around(device, &content)
 }
@@ -49,9 +57,32 @@ pub(super) fn around(device: &DeviceView, content: &Markup) -> Markup {
     }
 }
 
+/// Links to the non-empty parts of a device's section.
+fn index(device: &DeviceView, parts: &[(&str, Markup)]) -> Markup {
+    html! {
+        nav aria-label={ "parts of device " (device.index) } {
+            ul {
+                @for (title, _) in parts.iter().filter(|(_, part)| !part.0.is_empty()) {
+                    li { a href={ "#" (anchor(device, title)) } { (title) } }
+                }
+            }
+        }
+    }
+}
+
+fn anchor(device: &DeviceView, title: &str) -> String {
+    let word = |character: char| if character.is_ascii_alphanumeric() { character.to_ascii_lowercase() } else { '-' };
+    format!("device-{}-{}", device.index, title.chars().map(word).collect::<String>())
+}
+
 /// Non-empty parts, each under its title.
-pub(super) fn titled(parts: &[(&str, Markup)]) -> Markup {
-    html! { @for (title, part) in parts.iter().filter(|(_, part)| !part.0.is_empty()) { h3 { (title) } (part) } }
+pub(super) fn titled(device: &DeviceView, parts: &[(&str, Markup)]) -> Markup {
+    html! {
+        @for (title, part) in parts.iter().filter(|(_, part)| !part.0.is_empty()) {
+            h3 #(anchor(device, title)) { (title) }
+            (part)
+        }
+    }
 }
 
 /// The limit of a device, if it has one.

@@ -21,7 +21,7 @@ pub(super) fn chapter(names: &ReportNames<'_>, device: &DeviceView, devices: usi
     let kernels: Vec<KernelTime> = work.kernels.iter().map(KernelTime::new).collect();
     let (kernels, copies): (Vec<_>, Vec<_>) = kernels.into_iter().partition(|kernel| kernel.kind == KernelKind::Kernel);
     let tables = [
-        ("By layer, each without the layers inside it", by_layer(names, &work, cap)),
+        ("By layer (inner layers not included)", by_layer(names, &work, cap)),
         ("By line", by_line(names, &work, cap)),
         ("By kernel", by_kernel(&kernels, whole, cap)),
         ("Copies and fills", by_copy(&copies, whole, device.link_bytes_per_second)),
@@ -72,7 +72,7 @@ fn by_layer(names: &ReportNames<'_>, work: &GpuWorkView, cap: usize) -> Markup {
             ("in forward", Kind::Number, &|layer| time(layer.forward_nanoseconds, None)),
             ("in backward", Kind::Number, &|layer| time(layer.backward_nanoseconds, None)),
             ("launches", Kind::Number, &|layer| count(layer.totals.calls)),
-            ("layer (without the layers inside it)", Kind::Name, &|layer| text(&names.layer(&layer.to_layer()))),
+            ("layer (inner layers not included)", Kind::Name, &|layer| text(&names.layer(&layer.to_layer()))),
         ],
     )
 }

@@ -10,12 +10,11 @@ use super::super::names::ReportNames;
 use super::tables;
 use crate::page::elements::{name, plural, share, size};
 use memlab_base::category::category_index;
+use memlab_base::layer_tree::{Figures, LayerNode, LayerTree};
+use memlab_base::text::NO_LAYER;
 
 /// Maximum number of layers shown, of all devices together.
 const LAYERS: usize = 800;
-
-/// Deepest nesting shown; deeper layers keep the rest of their name.
-const MAX_DEPTH: usize = 24;
 
 /// Depth down to which a tree is open.
 const OPEN_DEPTH: usize = 2;
@@ -42,6 +41,12 @@ impl Sums {
         Self { all: categories.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes)), parts }
     }
 
+    fn others(&self) -> u64 {
+        self.all.saturating_sub(self.parts.iter().fold(0, |sum, part| sum.saturating_add(*part)))
+    }
+}
+
+impl Figures for Sums {
     fn add(&mut self, other: &Self) {
         self.all = self.all.saturating_add(other.all);
         for (part, more) in std::iter::zip(&mut self.parts, other.parts) {
@@ -49,8 +54,12 @@ impl Sums {
         }
     }
 
-    fn others(&self) -> u64 {
-        self.all.saturating_sub(self.parts.iter().fold(0, |sum, part| sum.saturating_add(*part)))
+    fn bytes(&self) -> u64 {
+        self.all
+    }
+
+    fn is_empty(&self) -> bool {
+        self.all == 0
     }
 }
 
@@ -102,39 +111,6 @@ pub(super) fn holders<'b>(model: &Model, device: i32, blocks: impl Iterator<Item
         .collect()
 }
 
-/// A part of a name; sorts `h.10` after `h.9`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct NamePart(u128, String);
-
-impl NamePart {
-    fn new(text: &str) -> Self {
-        Self(text.parse().unwrap_or(u128::MAX), text.to_owned())
-    }
-}
-
-/// A module and the modules inside it.
-#[derive(Default)]
-struct Node {
-    class: Option<Arc<str>>,
-    own: Sums,
-    inclusive: Sums,
-    children: BTreeMap<NamePart, Node>,
-}
-
-impl Node {
-    fn put(&mut self, path: &[&str], layer: &Holder) {
-        let sums = layer.held;
-        let mut at = self;
-        at.inclusive.add(&sums);
-        for part in path {
-            at = at.children.entry(NamePart::new(part)).or_default();
-            at.inclusive.add(&sums);
-        }
-        at.own.add(&sums);
-        at.class = at.class.take().or_else(|| layer.class.clone());
-    }
-}
-
 /// The tree, with all layers as a table below it.
 pub(super) fn tree(names: &ReportNames<'_>, device: &DeviceView, devices: usize) -> Markup {
     let layers = names.model.layers(device.index);
@@ -171,8 +147,8 @@ pub(super) fn tree_of(layers: &[Holder], when: &str, devices: usize) -> Markup {
     sizes.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
     let least = sizes.get(cap).map_or(0, |bytes| bytes.saturating_add(1));
 
-    let mut roots: BTreeMap<u32, Node> = BTreeMap::new();
-    let mut outside = Node::default();
+    let mut roots: BTreeMap<u32, (Option<Arc<str>>, LayerTree<Sums>)> = BTreeMap::new();
+    let mut outside = LayerTree::default();
     let mut left_out = (0_u64, Sums::default());
     for layer in held {
         if layer.held.all < least {
@@ -180,28 +156,27 @@ pub(super) fn tree_of(layers: &[Holder], when: &str, devices: usize) -> Markup {
             left_out.1.add(&layer.held);
             continue;
         }
-        let Some(full) = layer.name.as_deref() else {
-            outside.put(&[], layer);
-            continue;
-        };
-        let root = roots.entry(layer.root).or_default();
-        root.class = root.class.take().or_else(|| layer.root_name.clone());
-        // A layer without a known name has a chain of classes in angle brackets, which counts as one name.
-        let path: Vec<&str> = match full {
-            "" => Vec::new(),
-            full if full.starts_with('<') => vec![full],
-            full => full.splitn(MAX_DEPTH, '.').collect(),
-        };
-        root.put(&path, layer);
+        match layer.name.as_deref() {
+            None => outside.put("", None, &layer.held),
+            Some(name) => {
+                let (root, tree) = roots.entry(layer.root).or_default();
+                *root = root.take().or_else(|| layer.root_name.clone());
+                tree.put(name, layer.class.as_ref(), &layer.held);
+            }
+        }
     }
-    let mut top: Vec<(String, Node)> = roots
-        .into_values()
-        .map(|node| (node.class.as_deref().map_or_else(|| "(outermost module)".to_owned(), str::to_owned), node))
-        .collect();
-    if outside.own.all > 0 {
-        top.push(("(outside any layer)".to_owned(), outside));
+    let mut top: Vec<LayerNode<Sums>> = Vec::new();
+    for (root, tree) in roots.into_values() {
+        let mut node = tree.finish();
+        node.class = root.or(node.class);
+        node.label = node.class.as_deref().unwrap_or("(outermost module)").to_owned();
+        top.push(node);
     }
-    let most = top.iter().fold(Sums::default(), |mut sum, (_, node)| {
+    let outside = outside.finish();
+    if !outside.own.is_empty() {
+        top.push(LayerNode { label: NO_LAYER.to_owned(), ..outside });
+    }
+    let most = top.iter().fold(Sums::default(), |mut sum, node| {
         sum.all = sum.all.max(node.inclusive.all);
         let parts = node.inclusive.parts;
         std::iter::zip(&mut sum.parts, parts).for_each(|(most, part)| *most = part.max(*most));
@@ -222,7 +197,7 @@ pub(super) fn tree_of(layers: &[Holder], when: &str, devices: usize) -> Markup {
                     @for (_, title) in COLUMNS { span.num { (title) } }
                     span.num { "others" }
                 }
-                @for (label, node) in &top { (branch(label, node, 0, &most)) }
+                @for node in &top { (branch(node, 0, &most)) }
                 @if left_out.0 > 0 {
                     (leaf(&html! { em { (plural(left_out.0, "smaller layer")) } }, &left_out.1, 0, &most))
                 }
@@ -231,29 +206,21 @@ pub(super) fn tree_of(layers: &[Holder], when: &str, devices: usize) -> Markup {
     }
 }
 
-fn branch(label: &str, node: &Node, depth: usize, most: &Sums) -> Markup {
-    let (mut label, mut node) = (label.to_owned(), node);
-    // A module that only wraps another shares its row. The outermost has a class as its label.
-    while depth > 0
-        && node.own.all == 0
-        && node.children.len() == 1
-        && let Some((part, child)) = node.children.first_key_value()
-    {
-        label = format!("{label}.{}", part.1);
-        node = child;
-    }
-    let class = node.class.as_deref().filter(|class| *class != label).unwrap_or("");
-    let label = html! { (name(&label)) " " em { (name(class)) } };
-    if node.children.is_empty() {
+fn branch(node: &LayerNode<Sums>, depth: usize, most: &Sums) -> Markup {
+    let class = node.class.as_deref().filter(|class| *class != node.label).unwrap_or("");
+    let group = node.group.map(|group| format!(" {}", group.words())).unwrap_or_default();
+    let label = html! { (name(&node.label)) " " em { (name(class)) (group) } };
+    if node.inside.is_empty() {
         return leaf(&label, &node.inclusive, depth, most);
     }
+    let itself = (node.group.is_none() && !node.own.is_empty()).then(|| html! { em { "itself" } });
     html! {
-        details open[depth < OPEN_DEPTH] {
+        details open[depth < OPEN_DEPTH && node.group.is_none()] {
             summary.row style={ "--d:" (depth) } data-d=(depth) data-b=(node.inclusive.all) {
                 (cells(&label, &node.inclusive, most))
             }
-            @if node.own.all > 0 { (leaf(&html! { em { "itself" } }, &node.own, depth + 1, most)) }
-            @for (part, child) in &node.children { (branch(&part.1, child, depth + 1, most)) }
+            @if let Some(itself) = itself { (leaf(&itself, &node.own, depth + 1, most)) }
+            @for inner in &node.inside { (branch(inner, depth + 1, most)) }
         }
     }
 }

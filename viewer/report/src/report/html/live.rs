@@ -165,14 +165,17 @@ pub fn part(shown: Shown<'_>, index: i32, part: PagePart) -> Markup {
         PagePart::Steps => {
             let run = ReportNames::until(shown.run, shown.latest);
             let steps = tables::steps(&run, &device, 1);
-            titled(&[("Growth between steps", tables::growth(&run, &device)), ("Steps", steps)])
+            titled(&device, &[("Growth between steps", tables::growth(&run, &device)), ("Steps", steps)])
         }
         PagePart::Time => gpu_time::chapter(&names, &device, 1),
-        PagePart::Others => titled(&[
-            ("Named ranges", tables::ranges(&names, &device, 1)),
-            ("Driver memory outside PyTorch’s allocator", tables::driver(&names, index)),
-            ("Pinned host memory", tables::driver(&names, HOST)),
-        ]),
+        PagePart::Others => titled(
+            &device,
+            &[
+                ("Named ranges", tables::ranges(&names, &device, 1)),
+                ("Driver memory outside PyTorch’s allocator", tables::driver(&names, index)),
+                ("Pinned host memory", tables::driver(&names, HOST)),
+            ],
+        ),
     };
     if html.0.is_empty() { note(nothing(part)) } else { html }
 }

@@ -6,7 +6,7 @@ use memlab_trace::{Category, CategoryView, DeviceView};
 use super::super::names::ReportNames;
 use super::super::sections;
 use crate::page::elements::{broken, note, share, size, swatch};
-use crate::report::bar::whole_of;
+use crate::report::bar::SHARE_OF;
 use memlab_base::category::{LETTERS, category_index, category_names};
 use memlab_units::format;
 
@@ -26,6 +26,11 @@ impl MomentMemory {
         // If the driver did not report the size of the device, the whole is the memory in use.
         let whole = device.total_bytes.max(used);
         Self { held, away, free: whole - used, whole }
+    }
+
+    /// Sum of the categories.
+    fn sum(&self) -> u64 {
+        self.held.iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
     }
 
     /// Memory in use alone, if it is below a third of the device: its parts would be too small to see.
@@ -84,7 +89,7 @@ fn figures(device: &DeviceView, whens: &[&str], moments: &[&MomentMemory]) -> Ma
                 @for (index, moment) in moments.iter().enumerate() {
                     td.num data-v=(bytes(moment)) { (size(bytes(moment))) }
                     @if index == 0 {
-                        td.num { @if share { (format::percent(bytes(moment), moment.whole)) } }
+                        td.num { @if share { (format::percent(bytes(moment), moment.sum())) } }
                     }
                 }
             }
@@ -100,7 +105,7 @@ fn figures(device: &DeviceView, whens: &[&str], moments: &[&MomentMemory]) -> Ma
                         th scope="col" { "category" }
                         @for (index, when) in whens.iter().enumerate() {
                             th.num scope="col" { (when) }
-                            @if index == 0 { th.num scope="col" { "% " (whole_of(device)) } }
+                            @if index == 0 { th.num scope="col" { "%" (SHARE_OF) } }
                         }
                     }
                 }
@@ -110,13 +115,12 @@ fn figures(device: &DeviceView, whens: &[&str], moments: &[&MomentMemory]) -> Ma
                         @if any(&held) { (row(html! { (swatch(*category)) (named(device, *category)) }, true, &held)) }
                     }
                     @if any(&|moment| moment.away) {
-                        (row(sign("−", "of it in host memory"), true, &|moment| moment.away))
+                        (row(sign("−", "of it in host memory"), false, &|moment| moment.away))
                     }
-                    @if any(&|moment| moment.free) { (row(sign(".", "free"), true, &|moment| moment.free)) }
                 }
                 tfoot {
-                    @let what = if device.total_bytes > 0 { "device total" } else { "in use" };
-                    (row(sign("=", what), moments.len() == 1, &|moment| moment.whole))
+                    (row(sign("=", "in use"), false, &|moment| moment.whole - moment.free))
+                    @if device.total_bytes > 0 { (row(sign(".", "free on the device"), false, &|moment| moment.free)) }
                 }
             }
         }
@@ -155,7 +159,7 @@ fn bar(device: &DeviceView, when: &str, moment: &MomentMemory) -> Markup {
             1.5.. => letter,
             _ => "",
         };
-        let tooltip = format!("{name}: {}, {}", size(bytes), format::percent(bytes, moment.whole));
+        let tooltip = format!("{name}: {}", size(bytes));
         html! { span class=(class) style=(format!("width:{width:.3}%")) data-b=(bytes) title=(tooltip) { (label) } }
     };
     html! {

@@ -39,11 +39,14 @@ fn page(path: &Path, run: &AdvisedTrace) -> String {
             @if shown_devices.len() > 1 {
                 (contents_of(shown_devices.iter().map(|device| (device, format!("peak {}", size(device.peak_allocated_bytes))))))
             }
-            @for device in shown_devices { (device::section(&names, device, shown_devices.len())) }
+            (advice::section(run.advice.as_ref()))
+            @for device in shown_devices {
+                @let peak_step = run.peak_step.as_ref().filter(|(index, _)| *index == device.index).map(|(_, step)| step);
+                (device::section(&names, device, shown_devices.len(), peak_step))
+            }
             @if devices.is_empty() { (note("No GPU memory was allocated.")) }
             (left_out(devices.len()))
             (host(&pinned))
-            (advice::section(run.advice.as_ref()))
             (notes(&notes_on(loaded)))
         }
     };

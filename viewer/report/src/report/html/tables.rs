@@ -14,8 +14,9 @@ use super::super::training::computed;
 use crate::page::elements::{name, plural, size};
 use crate::page::table::{Column, Kind, bytes, capped, count, decimal, number, percent, table, text};
 use memlab_base::holdings::{HeldLine, Holdings};
+use memlab_base::layer_groups::order_at_peak;
 use memlab_base::ranges::{RangeNode, nodes, range_name};
-use memlab_base::text::compare_names;
+use memlab_base::text::clean;
 use memlab_units::format;
 
 /// Maximum number of rows of a table, of all devices together.
@@ -32,8 +33,14 @@ pub(super) fn rows(devices: usize) -> usize {
 /// A line: its place and function.
 pub(super) fn place(names: &ReportNames<'_>, line: Option<&Arc<Line>>) -> Markup {
     let label = names.line(line);
+    let source = line.and_then(|line| names.model.sources().line(&line.file, line.line?));
     match label.split_once("  ") {
-        Some((place, function)) => html! { td.name { b { (name(place)) } " " (name(function)) } },
+        Some((place, function)) => html! {
+            td.name title=[line.map(|line| clean(&line.file))] {
+                b { (name(place)) } " " (name(function))
+                @if let Some(source) = source { code.source { (clean(source.trim())) } }
+            }
+        },
         None => text(&label),
     }
 }
@@ -151,16 +158,24 @@ fn lines_in(names: &ReportNames<'_>, device: &DeviceView, devices: usize, scope:
         ("blocks", Kind::Number, &|line| count(line.allocations)),
         ("line", Kind::Name, &|line| place(names, line.line.as_ref())),
     ];
+    let columns = without_empty_end(&columns, names, device);
     capped(title_of(scope), &lines, rows(devices), |line| line.live_bytes_at_peak, &columns)
+}
+
+/// The columns without that of the end, if nothing was allocated then.
+fn without_empty_end<'c, R>(
+    columns: &[Column<'c, R>],
+    names: &ReportNames<'_>,
+    device: &DeviceView,
+) -> Vec<Column<'c, R>> {
+    let is_empty_end = |title: &str| title == names.latest && device.allocated_bytes == 0;
+    columns.iter().filter(|(title, ..)| !is_empty_end(title)).copied().collect()
 }
 
 /// The layers one by one, each with its maximum of each kind.
 pub(super) fn layers(names: &ReportNames<'_>, device: &DeviceView, devices: usize) -> Markup {
     let mut layers: Vec<LayerView> = names.model.layers(device.index);
-    layers.sort_by(|a, b| {
-        let names = || compare_names(a.name.as_deref(), b.name.as_deref());
-        b.live_bytes_at_peak.cmp(&a.live_bytes_at_peak).then_with(names)
-    });
+    layers.sort_by(order_at_peak);
     let most = layers.first().map(|layer| layer.live_bytes_at_peak);
     let columns: [Column<'_, LayerView>; 9] = [
         ("at the peak", Kind::Sorted, &|layer| bytes(layer.live_bytes_at_peak, most)),
@@ -171,8 +186,9 @@ pub(super) fn layers(names: &ReportNames<'_>, device: &DeviceView, devices: usiz
         ("peak activations", Kind::Number, &|layer| bytes(layer.activation_bytes, None)),
         ("allocated in forward", Kind::Number, &|layer| bytes(layer.forward_bytes, None)),
         ("in backward", Kind::Number, &|layer| bytes(layer.backward_bytes, None)),
-        ("layer (without the layers inside it)", Kind::Name, &|layer| text(&names.layer(layer))),
+        ("layer (inner layers not included)", Kind::Name, &|layer| text(&names.layer(layer))),
     ];
+    let columns = without_empty_end(&columns, names, device);
     capped("layers", &layers, rows(devices), |layer| layer.live_bytes_at_peak, &columns)
 }
 
@@ -189,8 +205,9 @@ pub(super) fn ranges(names: &ReportNames<'_>, device: &DeviceView, devices: usiz
         (names.latest, Kind::Number, &|node| bytes(node.own.live_bytes, None)),
         ("allocated over the run", Kind::Number, &|node| bytes(node.own.allocated_bytes, None)),
         ("blocks", Kind::Number, &|node| count(node.own.allocations)),
-        ("range (without the ranges inside it)", Kind::Name, &|node| text(&node.name())),
+        ("range (inner ranges not included)", Kind::Name, &|node| text(&node.name())),
     ];
+    let columns = without_empty_end(&columns, names, device);
     capped("ranges", &ranges, rows(devices), |node| node.own.live_bytes_at_peak, &columns)
 }
 
@@ -205,7 +222,7 @@ pub(super) fn ranges_at(devices: usize, held: &Holdings) -> Markup {
         &[
             ("at the moment", Kind::Sorted, &|range| bytes(range.bytes, most)),
             (share_title(held.allocated_bytes, whole), Kind::Percent, &|range| percent(range.bytes, whole)),
-            ("range (without the ranges inside it)", Kind::Name, &|range| text(&range_name(&range.path))),
+            ("range (inner ranges not included)", Kind::Name, &|range| text(&range_name(&range.path))),
         ],
     )
 }

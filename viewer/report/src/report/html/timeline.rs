@@ -100,11 +100,14 @@ pub(super) fn figure(model: &Model, device: &DeviceView, moment: Option<&Mark>) 
         h3 { "Memory over time" }
         figure {
             div.scroll {
-                svg.timeline xmlns="http://www.w3.org/2000/svg" viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) tabindex="0"
-                    role="img" aria-label=(label) data-left=(LEFT) data-right=(RIGHT) data-width=(columns.width)
+                svg.timeline.zoomable xmlns="http://www.w3.org/2000/svg" viewBox=(format!("0 0 {WIDTH} {HEIGHT}"))
+                    tabindex="0" role="img" aria-label=(label) data-left=(LEFT) data-right=(RIGHT) data-width=(columns.width)
                     data-columns=(figures(&columns)) {
                     (chart.grid())
-                    @for (band, bytes) in BANDS { path.{ "band" (band) } d=(area(&chart, &columns, bytes)) {} }
+                    (chart.zoomed(&html! {
+                        @for (band, bytes) in BANDS { path.{ "band" (band) } d=(area(&chart, &columns, bytes)) {} }
+                        (steps_ended(model.device_steps(device.index), &chart))
+                    }))
                     @if shows_total { (chart.total(device.total_bytes, &format!("device total {total}"))) }
                     @if let Some(limit) = device.limit_bytes.filter(|limit| *limit < most) {
                         @let y = chart.y(limit);
@@ -117,13 +120,14 @@ pub(super) fn figure(model: &Model, device: &DeviceView, moment: Option<&Mark>) 
                         }
                     }
                     (time_axis(&chart, columns.until))
-                    (steps_ended(&chart, model.device_steps(device.index)))
+                    (step_numbers(&chart, model.device_steps(device.index)))
                     (marks(&chart, model, device, moment))
                     path.cursor d=(format!("M0 {TOP}V{AXIS}")) {}
                 }
             }
             output.readout { "\u{a0}" }
             figcaption {
+                p.note { "Drag to zoom, double-click to go back." }
                 ul.legend {
                     (entry("band0", "allocated throughout"))
                     (entry("band1", "allocated for a while"))
@@ -195,14 +199,27 @@ fn time_step(until: u64) -> u64 {
     steps.find(|step| until / step <= 10).unwrap_or_else(days)
 }
 
+/// Upper edge of the strip of steps.
+const STRIP: f64 = AXIS + 30.0;
+
+/// Number of steps for each mark in the strip: only as many marks as can be distinguished.
+fn steps_per_mark(steps: &[StepView]) -> usize {
+    steps.len().div_ceil(STEPS).max(1)
+}
+
 /// Ends of steps: a strip below the axis.
-fn steps_ended(chart: &Chart, steps: &[StepView]) -> Markup {
-    let Some(last) = steps.last() else { return Markup::default() };
-    let y = AXIS + 30.0;
+fn steps_ended(steps: &[StepView], chart: &Chart) -> Markup {
     let x = |step: &StepView| chart.x(step.end_time as f64);
-    // Draws only as many as can be distinguished.
-    let every = steps.len().div_ceil(STEPS).max(1);
-    let path: String = steps.iter().step_by(every).map(|step| format!("M{:.1} {y}v6", x(step))).collect();
+    let marks = steps.iter().step_by(steps_per_mark(steps));
+    let path: String = marks.map(|step| format!("M{:.1} {STRIP}v6", x(step))).collect();
+    html! { @if !path.is_empty() { path.step d=(path) {} } }
+}
+
+/// Numbers below the strip of steps.
+fn step_numbers(chart: &Chart, steps: &[StepView]) -> Markup {
+    let Some(last) = steps.last() else { return Markup::default() };
+    let x = |step: &StepView| chart.x(step.end_time as f64);
+    let every = steps_per_mark(steps);
     // Numbers multiples of a round stride.
     let stride = decimal_step(last.index.saturating_add(1), 9);
     let mut free_from = LEFT - 20.0;
@@ -215,9 +232,12 @@ fn steps_ended(chart: &Chart, steps: &[StepView]) -> Markup {
         has_room
     });
     html! {
-        path.step d=(path) {}
-        text.end x=(LEFT - 8.0) y=(y + 8.0) { "steps" }
-        @for step in numbered { text.middle x=(px(x(step))) y=(y + 20.0) { (format::count(step.index)) } }
+        text.end x=(LEFT - 8.0) y=(STRIP + 8.0) { "steps" }
+        @for step in numbered {
+            g.tick data-x=(px(x(step))) {
+                text.middle x=(px(x(step))) y=(STRIP + 20.0) { (format::count(step.index)) }
+            }
+        }
         @if every > 1 {
             text.end x=(RIGHT) y=(TOP - 28.0) {
                 "a mark for every " (every) " of " (format::grouped(last.index.saturating_add(1))) " steps"

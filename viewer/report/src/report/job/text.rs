@@ -9,7 +9,7 @@ use memlab_trace::record::MeshDimension;
 use super::findings::{findings, most_telling, typical};
 use super::names::{RankNames, ranges};
 use crate::report::sections::section;
-use crate::report::text::write_parts;
+use crate::report::text::{Part, write_parts};
 use memlab_base::signals;
 use memlab_base::table::Table;
 use memlab_base::text::{Style, clean, short_command, typed_path, wrapped};
@@ -48,7 +48,7 @@ pub fn write_job_text(out: &mut impl Write, job: &Job, style: Style) -> io::Resu
         next(&names),
         notes(&names),
     ];
-    write_parts(out, parts, style)
+    write_parts(out, parts.into_iter().map(Part::from).collect(), style)
 }
 
 /// Description of the job, and the endings of its ranks.

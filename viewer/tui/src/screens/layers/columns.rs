@@ -15,6 +15,8 @@ pub enum LayerColumn {
     Now,
     /// Live bytes at the device's peak.
     AtPeak,
+    /// Part of the displayed moment's bytes that inner layers do not hold.
+    Own,
     /// GPU time, and its share of the device's time.
     GpuTime,
     /// Maximum of its parameters.
@@ -39,6 +41,7 @@ impl Column for LayerColumn {
     const ALL: &'static [Self] = &[
         Self::Now,
         Self::AtPeak,
+        Self::Own,
         Self::GpuTime,
         Self::Parameters,
         Self::Gradients,
@@ -55,6 +58,7 @@ impl Column for LayerColumn {
         match self {
             Self::Now => "now",
             Self::AtPeak => "at peak",
+            Self::Own => "own",
             Self::GpuTime => "GPU time",
             Self::Parameters => "params",
             Self::Gradients => "grads",
@@ -77,7 +81,7 @@ impl Column for LayerColumn {
     fn shown_from(self) -> u16 {
         match self {
             Self::Now | Self::AtPeak | Self::Name => 0,
-            Self::GpuTime => 60,
+            Self::GpuTime | Self::Own => 60,
             Self::Parameters | Self::Activations => 72,
             Self::Gradients | Self::Optimizer => 96,
             Self::Forward | Self::Backward => 124,
@@ -116,6 +120,7 @@ impl LayerColumn {
         Some(match self {
             Self::Now => view.live_bytes,
             Self::AtPeak => view.live_bytes_at_peak,
+            Self::Own => row.own_bytes,
             Self::Parameters => view.parameter_bytes,
             Self::Gradients => view.gradient_bytes,
             Self::Optimizer => view.optimizer_state_bytes,

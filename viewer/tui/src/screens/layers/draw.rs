@@ -11,6 +11,7 @@ use crate::screen::{OverviewTable, TablePane};
 use crate::widgets::facts::gpu_time_words;
 use crate::widgets::pane::{fact, frame, put};
 use crate::widgets::table::{self, Label, TableStyle};
+use memlab_base::layer_tree::Group;
 
 impl LayersScreen {
     /// Draws the pane of the overview: the largest layers, flat.
@@ -64,11 +65,7 @@ impl LayersScreen {
         let theme = &context.theme;
         let is_flat = pane.is_some() || !context.filter.is_empty();
         let count = if !is_flat || rows.len() == all { all.to_string() } else { format!("{} of {all}", rows.len()) };
-        let counted = match (is_flat, context.inclusive) {
-            (true, _) => "",
-            (false, true) => "with inner layers",
-            (false, false) => "open layers: own memory",
-        };
+        let counted = if is_flat { "" } else { "with inner layers" };
         let facts =
             vec![fact(counted, theme.dim), fact(count, theme.dim)].into_iter().filter(|fact| fact[0].width() > 0);
         let inner = frame(buffer, area, "Layers", facts.collect(), theme);
@@ -88,7 +85,7 @@ fn label(row: &LayerItem, context: &Context, whole: u64, is_flat: bool) -> Label
         depth: row.depth,
         is_open: row.is_open,
         name: name.to_owned(),
-        aside: row.class().to_owned(),
+        aside: row.aside(Group::words).into_owned(),
         share: Some(share),
         tint: context.theme.heat(share),
         style: None,
@@ -101,24 +98,22 @@ fn draw_detail(buffer: &mut Buffer, area: Rect, context: &Context, row: &LayerIt
     let inner = frame(buffer, area, row.name(), Vec::new(), theme);
     let is_outside = row.key.1.is_none();
     let class = if row.class().is_empty() { "part" } else { row.class() };
+    let class = row.group.map_or_else(|| class.to_owned(), |group| format!("{class} {}", group.words()));
     let who = match row.root_name() {
         _ if is_outside => "allocated outside any module's forward".to_owned(),
         Some(root) if !row.is_root() => format!("{class} of {root}"),
         _ => format!("{class}, outermost"),
     };
-    let then = context.live_moment();
-    let held = |view: &memlab_trace::LayerView| {
-        format!("{then} {}, at peak {}", context.size(view.live_bytes), context.size(view.live_bytes_at_peak))
-    };
-    let mut lines = vec![(format!("{who}: {}", held(&row.own)), theme.text)];
-    if !is_outside {
-        lines[0].0 += " (own memory)";
-        lines.push((format!("with inner layers: {}", held(&row.inclusive)), theme.text));
+    let held = |view: &memlab_trace::LayerView| context.live_and_peak(view.live_bytes, view.live_bytes_at_peak);
+    let mut lines = vec![(format!("{who}: {}", held(&row.inclusive)), theme.text)];
+    if row.is_open.is_some() {
+        lines[0].0 += " with inner layers";
+        lines.push((format!("alone: {}", held(&row.own)), theme.text));
     }
     if let Some(time) = row.time() {
         lines.push((format!("GPU: {}", gpu_time_words(&time)), theme.dim));
     }
-    let own = &row.own;
+    let own = row.figures();
     lines.push((
         format!(
             "maxima: parameters {}, gradients {}, optimizer {}, buffers {}, activations {}",

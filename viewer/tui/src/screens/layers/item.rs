@@ -1,10 +1,12 @@
 //! A row of the layers.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use memlab_trace::{BlockLayer, LayerView};
 
 use memlab_base::filter::{Field, Filterable};
+use memlab_base::layer_tree::Group;
 use memlab_base::query::HeldMemory;
 use memlab_base::text::{NOT_CALLED, layer_name};
 use memlab_follow::snapshot::{GpuTime, Related};
@@ -15,8 +17,14 @@ pub type LayerKey = (u32, Option<String>);
 /// A row of the table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LayerItem {
-    /// The layer.
+    /// The layer. The name of a group contains a range: `blocks.0–47`.
     pub key: LayerKey,
+    /// Name without those of the layers around it.
+    pub label: String,
+    /// `None`: one layer.
+    pub group: Option<Group>,
+    /// Qualified name of the module with exactly this memory; `None`: a group among other layers.
+    pub module: Option<String>,
     /// Level of indentation.
     pub depth: u16,
     /// True if the row is open; `None`: the row has no children.
@@ -27,32 +35,28 @@ pub struct LayerItem {
     pub inclusive: LayerView,
     /// GPU time of the layer alone, and including inner layers; `None`: not recorded.
     pub times: Option<(GpuTime, GpuTime)>,
-    /// True if inclusive figures are shown.
-    pub is_inclusive: bool,
+    /// Bytes of the layer alone at the displayed moment.
+    pub own_bytes: u64,
     /// Related lines, layers and categories, if a filter needs them.
     pub(super) related: Option<Arc<Related>>,
 }
 
 impl LayerItem {
-    /// The displayed figures: inclusive for a closed layer with children, or on request.
+    /// The displayed figures, which include inner layers.
     pub fn figures(&self) -> &LayerView {
-        if self.shows_inclusive() { &self.inclusive } else { &self.own }
+        &self.inclusive
     }
 
-    /// The displayed GPU time, likewise.
+    /// The displayed GPU time, which includes inner layers.
     pub fn time(&self) -> Option<GpuTime> {
-        self.times.map(|(own, inclusive)| if self.shows_inclusive() { inclusive } else { own })
+        self.times.map(|(_, inclusive)| inclusive)
     }
 
-    fn shows_inclusive(&self) -> bool {
-        self.is_inclusive || self.is_open == Some(false)
-    }
-
-    /// The memory of the displayed figures.
-    pub fn held_memory(&self) -> HeldMemory {
+    /// The memory of the displayed figures; `None`: a group among other layers.
+    pub fn held_memory(&self) -> Option<HeldMemory> {
         let (root, name) = &self.key;
-        let layer = BlockLayer { root: *root, name: name.as_deref().map(Into::into) };
-        HeldMemory::Layer { layer, with_inner: self.shows_inclusive() }
+        let name = if name.is_some() { Some(self.module.as_deref()?.into()) } else { None };
+        Some(HeldMemory::Layer { layer: BlockLayer { root: *root, name }, with_inner: self.is_open.is_some() })
     }
 
     fn related(&self) -> impl Iterator<Item = &Related> {
@@ -64,6 +68,7 @@ impl LayerItem {
         match self.root_name() {
             Some(root) if self.is_root() && root != self.class() => root,
             _ if self.is_root() && self.key.0 == 0 => NOT_CALLED,
+            _ if self.is_root() && !self.class().is_empty() => self.class(),
             _ => layer_name(self.key.1.as_deref()),
         }
     }
@@ -78,17 +83,23 @@ impl LayerItem {
         self.key.1.as_deref() == Some("")
     }
 
-    /// Last part of the name.
+    /// Name in the tree.
     pub fn last_name(&self) -> &str {
-        if self.is_root() || self.name().starts_with('<') {
-            return self.name();
-        }
-        self.name().rsplit('.').next().unwrap_or_default()
+        if self.label.is_empty() { self.name() } else { &self.label }
     }
 
     /// Class of the module.
     pub fn class(&self) -> &str {
         self.own.class.as_deref().unwrap_or_default()
+    }
+
+    /// Text after the name: the class, unless it is the name, with `group` in words.
+    pub fn aside(&self, group: impl Fn(&Group) -> String) -> Cow<'_, str> {
+        let class = if self.class() == self.name() { "" } else { self.class() };
+        match &self.group {
+            Some(of) => Cow::Owned(format!("{class} {}", group(of)).trim_start().to_owned()),
+            None => Cow::Borrowed(class),
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use crossterm::event::KeyCode;
 use super::columns::LayerColumn;
 use super::item::LayerItem;
 use super::ranges::RangeTable;
-use super::tree::{LayerTree, flat_items};
+use super::tree::{OpenLayers, grouped_items};
 use crate::context::{Context, ShownMoment};
 use crate::screens::screen_state::{Action, FooterKeys, ScreenHelp, ScreenState, footer_keys};
 use crate::widgets::columns::{Column, TableControl, TableState};
@@ -18,7 +18,7 @@ use memlab_report::export::rows::Rows;
 pub struct LayersScreen {
     /// Order and cursor.
     pub table: TableState<LayerColumn>,
-    pub(super) tree: LayerTree,
+    pub(super) tree: OpenLayers,
     /// Ranges, shown in place of the layers.
     pub(super) ranges: RangeTable,
     pub(super) shows_ranges: bool,
@@ -28,7 +28,7 @@ impl Default for LayersScreen {
     fn default() -> Self {
         Self {
             table: TableState::new(LayerColumn::Now),
-            tree: LayerTree::default(),
+            tree: OpenLayers::default(),
             ranges: RangeTable::default(),
             shows_ranges: false,
         }
@@ -62,8 +62,7 @@ impl ScreenState for LayersScreen {
     }
 
     fn footer_keys(&self, context: &Context) -> FooterKeys {
-        let inclusive = if context.inclusive { "own" } else { "inclusive" };
-        let mut first = footer_keys(&[("⏎", "open"), ("z", "all"), ("i", inclusive)]);
+        let mut first = footer_keys(&[("⏎", "open"), ("z", "all")]);
         if !self.shows_ranges {
             first.insert(1, ("H", "holders".to_owned()));
         }
@@ -94,7 +93,7 @@ impl ScreenState for LayersScreen {
             None if item.key.1.is_none() => item.name().to_owned(),
             None => format!("layer {}", item.name()),
         };
-        Some((item.held_memory(), name))
+        Some((item.held_memory()?, name))
     }
 
     fn rows(&self, context: &Context) -> Option<Rows> {
@@ -123,9 +122,9 @@ impl LayersScreen {
         self.tree.items(context, &|a, b| self.table.compare(a, b, context.moment))
     }
 
-    /// Layers that pass the filter, as a flat list.
+    /// Layers that pass the filter, each without those inside it. Those that differ only in a number are one row.
     pub fn flat_items(&self, context: &Context) -> Vec<LayerItem> {
-        flat_items(context, &|a, b| self.table.compare(a, b, context.moment))
+        grouped_items(context, &|a, b| self.table.compare(a, b, context.moment))
     }
 
     /// Opens the row under the cursor, or closes it or its parent.

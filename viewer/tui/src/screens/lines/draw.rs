@@ -48,8 +48,9 @@ impl LinesScreen {
         columns: &[LineColumn],
         (pane, has_focus): (Option<TablePane>, bool),
     ) -> Vec<LineItem> {
-        let mut state = self.table;
         let rows = self.items(context);
+        self.follow_wanted(&rows, context);
+        let mut state = self.table;
         let theme = &context.theme;
         let all = context.device().map_or(0, |device| device.lines.len());
         let top = rows.iter().filter(|row| row.depth == 0).count();
@@ -63,19 +64,25 @@ impl LinesScreen {
             .into_iter()
             .filter(|fact| fact[0].width() > 0);
         let inner = frame(buffer, area, title, facts.collect(), theme);
-        let (whole, directory) = (context.allocated_bytes(), context.directory());
+        let whole = context.allocated_bytes();
+        let has_source = area.width >= SOURCE_FROM_COLUMNS;
         let style = TableStyle { context, columns, pane, has_focus };
-        table::draw(buffer, inner, &style, &mut state, &rows, |row| label(row, context, whole, directory));
+        table::draw(buffer, inner, &style, &mut state, &rows, |row| label(row, context, whole, has_source));
         self.table = state;
         rows
     }
 }
 
-fn label(row: &LineItem, context: &Context, whole: u64, directory: &str) -> Label {
+/// Width from which the table has the source text of each line.
+const SOURCE_FROM_COLUMNS: u16 = 160;
+
+fn label(row: &LineItem, context: &Context, whole: u64, has_source: bool) -> Label {
     let (name, aside) = match row.line() {
         Some(line) => {
             let compiled = if row.figures.own.is_compiled { COMPILED } else { "" };
-            (place(line, directory), format!("{}{compiled}", line.function))
+            let source = context.recorded_text(line).filter(|_| has_source);
+            let source = source.map(|text| format!("  {}", text.trim())).unwrap_or_default();
+            (context.place(line), format!("{}{compiled}{source}", line.function))
         }
         None => (NO_LINE.to_owned(), String::new()),
     };
@@ -118,6 +125,7 @@ fn figures_in_words(context: &Context, row: &LineItem) -> String {
     };
     // The displayed moment comes first: a narrow screen cuts the rest.
     let in_order = |live: String, at_peak: String| match context.moment {
+        _ if live == "at end nothing" => at_peak,
         ShownMoment::Peak => format!("{at_peak}, {live}"),
         ShownMoment::Now | ShownMoment::Cursor => format!("{live}, {at_peak}"),
     };

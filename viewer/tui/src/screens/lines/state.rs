@@ -1,8 +1,10 @@
 //! State and key handling of the Lines screen.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use crossterm::event::KeyCode;
+use memlab_trace::Line;
 
 use super::columns::LineColumn;
 use super::item::{LineItem, LineKey};
@@ -23,11 +25,13 @@ pub struct LinesScreen {
     pub is_tree: bool,
     /// Rows whose open state the user toggled.
     pub(super) toggled: HashSet<LineKey>,
+    /// Line that the cursor goes to.
+    wanted: Option<Arc<Line>>,
 }
 
 impl Default for LinesScreen {
     fn default() -> Self {
-        Self { table: TableState::new(LineColumn::Now), is_tree: false, toggled: HashSet::new() }
+        Self { table: TableState::new(LineColumn::Now), is_tree: false, toggled: HashSet::new(), wanted: None }
     }
 }
 
@@ -78,7 +82,7 @@ impl ScreenState for LinesScreen {
     fn held_row(&self, context: &Context) -> Option<(HeldMemory, String)> {
         let items = self.items(context);
         let line = items.get(self.table.selected)?.line()?;
-        Some((HeldMemory::Line(line.clone()), place(line, context.directory())))
+        Some((HeldMemory::Line(line.clone()), context.place(line)))
     }
 
     fn rows(&self, context: &Context) -> Option<Rows> {
@@ -95,6 +99,22 @@ impl ScreenState for LinesScreen {
 }
 
 impl LinesScreen {
+    /// Puts the cursor on a line when the table has it.
+    pub fn select_line(&mut self, line: Arc<Line>) {
+        self.is_tree = false;
+        self.wanted = Some(line);
+    }
+
+    /// Puts the cursor on the wanted line. Its row changes until the displayed moment has arrived.
+    pub(super) fn follow_wanted(&mut self, rows: &[LineItem], context: &Context) {
+        let Some(wanted) = &self.wanted else { return };
+        let row = rows.iter().position(|item| item.line() == Some(wanted));
+        self.table.selected = row.unwrap_or(self.table.selected);
+        if !context.is_seeking {
+            self.wanted = None;
+        }
+    }
+
     /// True if rows have GPU time, which is known for lines but not for their calls.
     pub(super) fn has_gpu_time(&self, context: &Context) -> bool {
         context.has_gpu_time() && !self.is_tree

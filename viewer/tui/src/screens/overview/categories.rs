@@ -8,7 +8,7 @@ use ratatui::style::Style;
 use crate::context::{Context, ShownMoment};
 use crate::size_units::Units;
 use crate::widgets::pane::{fact, frame, put, put_right};
-use memlab_base::category::{LETTERS, category_index, category_names};
+use memlab_base::category::{LETTERS, bar_columns, category_index, category_names};
 use memlab_base::theme::Theme;
 use memlab_units::format;
 
@@ -40,8 +40,13 @@ pub fn draw(buffer: &mut Buffer, area: Rect, context: &Context) {
     } else {
         facts.push(fact(format!("{} in use", context.size(in_use)), theme.text));
     }
+    // Below a third, parts of the whole device would be too small to see: the bar then shows the memory in use.
+    let (whole, of) = match total {
+        1.. if used > total / 3 => (total.max(used), "bar: the device"),
+        _ => (used, "bar: in use"),
+    };
     let share = if area.width >= 100 { "% of memory in use" } else { "% of in use" };
-    facts.insert(0, fact(share, theme.dim));
+    facts.splice(0..0, [fact(of, theme.dim), fact(share, theme.dim)]);
     let title = match context.moment {
         ShownMoment::Now => "Device memory",
         ShownMoment::Cursor => "Device memory then",
@@ -51,8 +56,6 @@ pub fn draw(buffer: &mut Buffer, area: Rect, context: &Context) {
     if inner.height == 0 || inner.width < 10 {
         return;
     }
-    // Below a third, parts of the whole device would be too small to see: the bar then shows the memory in use.
-    let whole = if total > 0 && used > total / 3 { total.max(used) } else { used };
     let bar = Rect { x: inner.x + 1, width: inner.width - 2, height: 1, ..inner };
     draw_bar(buffer, bar, &shares, whole, theme);
     let legend = Rect { y: inner.y + 1, height: inner.height - 1, x: inner.x + 1, width: inner.width - 2 };
@@ -73,32 +76,12 @@ fn at(view: &CategoryView, moment: ShownMoment) -> u64 {
     }
 }
 
-/// Cells of a bar: the category that covers most of each column, or none.
-pub fn bar_cells(shares: &[(Category, u64)], whole: u64, columns: u16) -> Vec<Option<Category>> {
-    let mut cells = vec![None; usize::from(columns)];
-    if whole == 0 {
-        return cells;
-    }
-    let mut sum: u128 = 0;
-    let edge = |sum: u128| {
-        ((sum * u128::from(columns) * 2 / u128::from(whole)).div_ceil(2) as usize).min(usize::from(columns))
-    };
-    for (category, bytes) in shares {
-        let from = edge(sum);
-        sum += u128::from(*bytes);
-        for cell in cells.iter_mut().take(edge(sum)).skip(from) {
-            *cell = Some(*category);
-        }
-    }
-    cells
-}
-
 fn draw_bar(buffer: &mut Buffer, area: Rect, shares: &[(Category, u64)], whole: u64, theme: &Theme) {
-    let cells = bar_cells(shares, whole, area.width);
+    let parts: Vec<u64> = shares.iter().map(|(_, bytes)| *bytes).collect();
+    let mut parts = bar_columns(&parts, whole, usize::from(area.width));
+    parts.push(usize::from(area.width) - parts.iter().sum::<usize>());
     let mut column = 0;
-    while column < cells.len() {
-        let category = cells[column];
-        let length = cells[column..].iter().take_while(|cell| **cell == category).count();
+    for (length, category) in parts.into_iter().zip(shares.iter().map(|(category, _)| Some(*category)).chain([None])) {
         let x = area.x + column as u16;
         match category {
             None => {
@@ -207,30 +190,5 @@ fn draw_entry(
     );
     if with_share {
         put_right(buffer, area.right(), area.y, share_columns - 1, &format::percent(bytes, used), theme.dim, theme);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_bar_sums_to_the_whole() {
-        // GIVEN shares that use three quarters of a device
-        let shares = [(Category::Parameter, 50), (Category::Gradient, 1), (Category::Activation, 24)];
-        // WHEN drawn on 100 columns THEN every column stands for one percent
-        let cells = bar_cells(&shares, 100, 100);
-        let count = |wanted| cells.iter().filter(|cell| **cell == wanted).count();
-        assert_eq!(
-            [Some(Category::Parameter), Some(Category::Gradient), Some(Category::Activation), None].map(count),
-            [50, 1, 24, 25]
-        );
-    }
-
-    #[test]
-    fn the_bar_bears_any_figures() {
-        assert_eq!(bar_cells(&[(Category::Other, u64::MAX), (Category::Buffer, u64::MAX)], u64::MAX, 7).len(), 7);
-        assert_eq!(bar_cells(&[(Category::Other, 5)], 0, 3), [None; 3]);
-        assert!(bar_cells(&[], 5, 0).is_empty());
     }
 }

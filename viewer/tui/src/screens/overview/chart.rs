@@ -20,6 +20,20 @@ use memlab_base::theme::Theme;
 use memlab_follow::snapshot::{DeviceSnapshot, ProcessSnapshot};
 use memlab_units::format;
 
+/// Upper edges of bands in eighths of a cell. No cell has two edges, because it shows only two colours.
+///
+/// A band that begins and ends in one cell is drawn up to that cell's upper edge.
+fn apart(edges: impl Iterator<Item = usize>) -> Vec<usize> {
+    let mut below = 0;
+    let up = |edge: usize| {
+        let edge = edge.max(below);
+        let shares_its_cell = edge > below && below % 8 != 0 && edge <= below.next_multiple_of(8);
+        below = if shares_its_cell { edge.next_multiple_of(8) } else { edge };
+        below
+    };
+    edges.map(up).collect()
+}
+
 /// Draws the pane.
 pub fn draw(buffer: &mut Buffer, area: Rect, context: &Context, by_category: bool) {
     let (Some(process), Some(device)) = (context.process(), context.device()) else { return };
@@ -155,7 +169,7 @@ impl<'a> Plot<'a> {
 
     fn draw_bands(&self, buffer: &mut Buffer) {
         for (index, edges) in self.bands.edges[..self.past].iter().enumerate() {
-            let edges: Vec<usize> = edges.iter().map(|edge| self.height(*edge)).collect();
+            let edges = apart(edges.iter().map(|edge| self.height(*edge)));
             let x = self.area.x + index as u16;
             for row in 0..self.area.height {
                 let y = self.area.bottom() - 1 - row;
@@ -175,10 +189,9 @@ impl<'a> Plot<'a> {
                         cell.set_symbol(" ").set_bg(self.bands.styles[low].0);
                     }
                     Some(split) if self.theme.glyphs.unicode => {
-                        let high = band_at((split + 7) / 2 + 1).or_else(|| band_at(split));
-                        let high = high.filter(|_| band_at(7).is_some() || split < 4 && band_at(split + 2).is_some());
+                        let ground = self.theme.text.bg.unwrap_or(Color::Reset);
                         cell.set_symbol(TOP_EIGHTHS[split]).set_fg(self.bands.styles[low].0);
-                        cell.set_bg(high.map_or(Color::Reset, |high| self.bands.styles[high].0));
+                        cell.set_bg(band_at(7).map_or(ground, |high| self.bands.styles[high].0));
                     }
                     Some(_) => {
                         if let Some(band) = band_at(4) {
@@ -268,6 +281,31 @@ impl<'a> Plot<'a> {
             if let Some(x) = self.column_of(oom.time) {
                 mark(x, self.area.y, theme.glyphs.oom, theme.bad);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_band_of_a_column_is_visible() {
+        // GIVEN bands that begin and end in one cell, others that do not, and one of no height
+        assert_eq!(apart([18, 20, 23].into_iter()), [18, 24, 24]);
+        assert_eq!(apart([18, 20, 25].into_iter()), [18, 24, 25]);
+        assert_eq!(apart([16, 20, 23].into_iter()), [16, 20, 24]);
+        assert_eq!(apart([5, 5, 5].into_iter()), [5, 5, 5]);
+        assert_eq!(apart([3, 12, 30].into_iter()), [3, 12, 30]);
+        // THEN no cell has two edges inside
+        for (a, b, c) in (0..20).flat_map(|a| (a..20).flat_map(move |b| (b..20).map(move |c| (a, b, c)))) {
+            let edges = apart([a, b, c].into_iter());
+            let inside: Vec<usize> = edges.iter().filter(|edge| *edge % 8 != 0).map(|edge| edge / 8).collect();
+            let mut cells = inside.clone();
+            cells.dedup();
+            let mut distinct = edges.clone();
+            distinct.dedup();
+            assert!(cells.len() == inside.len() || distinct.len() < edges.len(), "{a} {b} {c}: {edges:?}");
         }
     }
 }

@@ -7,7 +7,7 @@ use ratatui::style::Style;
 
 use super::state::OverviewScreen;
 use super::{categories, chart, ranks, step_bars};
-use crate::context::Context;
+use crate::context::{Context, HitTarget};
 use crate::screen::OverviewTable;
 use crate::screens::layers::LayersScreen;
 use crate::screens::lines::LinesScreen;
@@ -184,6 +184,7 @@ fn finding_rows(context: &Context, columns: u16) -> Vec<(String, Style)> {
 
 fn draw_findings(buffer: &mut Buffer, area: Rect, context: &Context, rows: &[(String, Style)]) {
     let theme = &context.theme;
+    context.hit_targets.put(area, HitTarget::Findings);
     for (y, (line, style)) in (area.y..area.bottom()).zip(rows) {
         let line = text::fit(line, usize::from(area.width), theme.glyphs.ellipsis);
         put(buffer, area.x, y, area.width, &line, *style, theme);

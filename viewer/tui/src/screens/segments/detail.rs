@@ -12,7 +12,7 @@ use crate::context::Context;
 use crate::widgets::facts::{draw_with_stack, flow, labelled};
 use crate::widgets::pane::{Fact, fact, frame};
 use memlab_base::category::category_names;
-use memlab_base::text::{NO_LAYER, phase_name, place};
+use memlab_base::text::{NO_LAYER, phase_name};
 use memlab_follow::snapshot::ProcessSnapshot;
 use memlab_units::format;
 
@@ -95,7 +95,7 @@ fn facts_of_hole(context: &Context, process: &ProcessSnapshot, segment: &Segment
     for (side, beside) in ["before it", "after it"].into_iter().zip(neighbours(segment, hole)) {
         let Some(block) = beside.and_then(|piece| piece.block) else { continue };
         let line = process.names.lines.get(&block.stack);
-        let by = line.map_or_else(String::new, |line| format!(" by {}", place(line, &process.header.directory)));
+        let by = line.map_or_else(String::new, |line| format!(" by {}", process.file_names.place(line)));
         let (category, _) = category_names(block.category);
         facts.push(labelled(side, format!("{} {category}{by}", context.size(block.bytes)), theme));
     }

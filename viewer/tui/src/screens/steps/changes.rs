@@ -25,6 +25,11 @@ impl<K> Change<K> {
     pub fn bytes(&self) -> i64 {
         signed_difference(self.after, self.before)
     }
+
+    /// Sort key: the size of the change, and among equal changes the later holding.
+    pub fn weight(&self) -> (u64, u64) {
+        (self.after.abs_diff(self.before), self.after)
+    }
 }
 
 /// A layer of one of the outermost modules.
@@ -91,10 +96,7 @@ pub fn matched<K: Ord>(
     }
     let changes = both.into_iter().map(|(who, (before, after))| Change { who, before, after });
     let mut changes: Vec<_> = changes.filter(|change| change.before > 0 || change.after > 0).collect();
-    changes.sort_by(|a, b| {
-        let weight = |change: &Change<K>| (change.after.abs_diff(change.before), change.after);
-        weight(b).cmp(&weight(a)).then_with(|| a.who.cmp(&b.who))
-    });
+    changes.sort_by(|a, b| b.weight().cmp(&a.weight()).then_with(|| a.who.cmp(&b.who)));
     changes
 }
 

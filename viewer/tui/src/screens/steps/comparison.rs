@@ -1,6 +1,8 @@
 //! Growth between two steps by category, line and layer, with other facts on the later one.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use memlab_trace::{GrowthView, StepView, TrainingView};
 use ratatui::buffer::Buffer;
@@ -13,8 +15,9 @@ use crate::context::Context;
 use crate::size_units::Units;
 use crate::widgets::pane::{fact, frame, put, put_right};
 use memlab_base::category::category_names;
+use memlab_base::layer_groups::{LayerGroup, LayerRow, grouped};
 use memlab_base::query::Comparison;
-use memlab_base::text::{self, NO_LINE, place};
+use memlab_base::text::{self, NO_LINE};
 use memlab_base::theme::Theme;
 use memlab_follow::snapshot::DeviceSnapshot;
 use memlab_units::format;
@@ -73,7 +76,6 @@ fn notes(
     comparison: &Comparison,
 ) -> Vec<(String, Style)> {
     let theme = &context.theme;
-    let directory = context.directory();
     let mut notes = Vec::new();
     let is_gone = before.is_some_and(|before| comparison.before.time > before.end_time);
     if is_gone || comparison.after.time > after.end_time {
@@ -85,7 +87,7 @@ fn notes(
     let ooms = context.process().map_or(&[][..], |process| &process.ooms).iter();
     let of_step = |time: u64| index.is_some() && device.step_at(time) == index;
     if let Some(oom) = ooms.filter(|oom| oom.device == device.totals.index).find(|oom| of_step(oom.time)) {
-        let who = oom.line.as_ref().map(|line| format!(" by {}", place(line, directory))).unwrap_or_default();
+        let who = oom.line.as_ref().map(|line| format!(" by {}", context.place(line))).unwrap_or_default();
         let words = format!("{} out of memory at {}", theme.glyphs.oom, format::duration(oom.time));
         notes.push((format!("{words}: {} requested{who}", context.size(oom.requested_bytes)), theme.bad));
     }
@@ -96,7 +98,7 @@ fn notes(
         let mut lines: Vec<_> = device.lines.iter().filter(|row| row.own.live_bytes_at_peak > 0).collect();
         lines.sort_by_key(|row| std::cmp::Reverse(row.own.live_bytes_at_peak));
         let held = lines.iter().take(4).map(|row| {
-            let line = row.own.line.as_ref().map_or_else(|| NO_LINE.to_owned(), |line| place(line, directory));
+            let line = row.own.line.as_ref().map_or_else(|| NO_LINE.to_owned(), |line| context.place(line));
             format!("{} {line}", context.size(row.own.live_bytes_at_peak))
         });
         let held = held.collect::<Vec<_>>().join(theme.glyphs.separator);
@@ -105,7 +107,7 @@ fn notes(
     let least = device.totals.peak_allocated_bytes / 100;
     let grows = |growth: &&GrowthView| growth.is_steady && growth.to_bytes - growth.from_bytes >= least.max(1);
     let leak = device.growth.iter().filter(grows).map(|growth| {
-        let line = growth.line.as_ref().map_or_else(|| NO_LINE.to_owned(), |line| place(line, directory));
+        let line = growth.line.as_ref().map_or_else(|| NO_LINE.to_owned(), |line| context.place(line));
         format!("over the run: {} per step by {line}", context.change(growth.bytes_per_step as i64))
     });
     notes.extend(leak.take(1).map(|words| (words, theme.warn)));
@@ -130,6 +132,33 @@ fn trained(training: &TrainingView, context: &Context) -> String {
     let place = format!("epoch {}, batch {}", training.epoch, training.batch);
     let parts = [Some(place), phase, Some(samples), offloaded, loss, speed];
     parts.into_iter().flatten().collect::<Vec<_>>().join(context.theme.glyphs.separator)
+}
+
+/// Change of a layer's memory.
+struct ChangedLayer {
+    change: Change<LayerName>,
+    class: Option<Arc<str>>,
+}
+
+impl LayerRow for ChangedLayer {
+    type Figure = i64;
+
+    fn layer(&self) -> (u32, Option<&str>, Option<&Arc<str>>) {
+        (self.change.who.root, self.change.who.name.as_deref(), self.class.as_ref())
+    }
+
+    fn figure(&self) -> i64 {
+        self.change.bytes()
+    }
+
+    fn add(&mut self, other: &Self) {
+        let Change { before, after, .. } = &mut self.change;
+        (*before, *after) = (before.saturating_add(other.change.before), after.saturating_add(other.change.after));
+    }
+
+    fn rename(&mut self, name: String) {
+        self.change.who.name = Some(name.into());
+    }
 }
 
 /// A table of changes.
@@ -172,7 +201,6 @@ fn draw_changes(buffer: &mut Buffer, area: Rect, context: &Context, changes: &Ch
 }
 
 fn sections(context: &Context, changes: &Changes) -> [Section; 3] {
-    let directory = context.directory();
     let row = |before: u64, after: u64, name: String, aside: String| ChangeRow {
         change: Change { who: (), before, after },
         name,
@@ -183,15 +211,24 @@ fn sections(context: &Context, changes: &Changes) -> [Section; 3] {
     };
     let line = |change: &Change<_>| {
         let line: Option<&memlab_trace::Line> = Option::as_deref(&change.who);
-        let name = line.map_or_else(|| NO_LINE.to_owned(), |line| place(line, directory));
+        let name = line.map_or_else(|| NO_LINE.to_owned(), |line| context.place(line));
         row(change.before, change.after, name, line.map(|line| line.function.to_string()).unwrap_or_default())
     };
     let layers = context.device().map_or(&[][..], |device| &device.layers).iter();
-    let classes = layers.filter_map(|view| Some(((view.root, view.name.as_deref()), view.class.as_deref()?)));
+    let classes = layers.filter_map(|view| Some(((view.root, view.name.as_deref()), view.class.as_ref()?)));
     let classes: HashMap<_, _> = classes.collect();
-    let layer = |change: &Change<LayerName>| {
-        let class = classes.get(&(change.who.root, change.who.name.as_deref())).copied().unwrap_or_default();
-        row(change.before, change.after, change.who.shown().to_owned(), class.to_owned())
+    let changed = changes.layers.iter().map(|change| ChangedLayer {
+        class: classes.get(&(change.who.root, change.who.name.as_deref())).copied().cloned(),
+        change: change.clone(),
+    });
+    let (changed, same) = changed.partition(|layer| layer.change.bytes() != 0);
+    let mut groups = grouped(changed);
+    groups.extend(grouped(same));
+    groups.sort_by_key(|group| Reverse(group.sum.change.weight()));
+    let layer = |group: &LayerGroup<ChangedLayer>| {
+        let ChangedLayer { change, class } = &group.sum;
+        let class = class.as_deref().unwrap_or_default().to_owned() + &group.words(|by| context.change(by));
+        row(change.before, change.after, change.who.shown().to_owned(), class.trim_start().to_owned())
     };
     [
         Section {
@@ -210,7 +247,7 @@ fn sections(context: &Context, changes: &Changes) -> [Section; 3] {
             title: "By layer",
             of: "allocated",
             total: total(&changes.layers),
-            rows: changes.layers.iter().map(layer).collect(),
+            rows: groups.iter().map(layer).collect(),
         },
     ]
 }
@@ -272,8 +309,8 @@ fn draw_row(buffer: &mut Buffer, area: Rect, row: &ChangeRow, (style, indent): (
     let room = area.right().saturating_sub(x);
     let name = text::clean(&row.name);
     let aside = text::clean(&row.aside);
-    // The end of a name matters most; the text after it gets the remaining columns.
-    let name = text::fit_end(&name, usize::from(room), theme.glyphs.ellipsis);
+    // Begin and end of a name tell it apart; the text after it gets the remaining columns.
+    let name = text::fit_middle(&name, usize::from(room), theme.glyphs.ellipsis);
     let used = put(buffer, x, area.y, room, &name, style, theme);
     let left = room.saturating_sub(used + 1);
     if left >= 10.min(text::width(&aside) as u16) {

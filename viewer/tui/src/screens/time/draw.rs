@@ -154,7 +154,7 @@ fn layer_label(row: &LayerItem, context: &Context) -> Label {
         depth: row.depth,
         is_open: row.is_open,
         name: if is_flat { row.name() } else { row.last_name() }.to_owned(),
-        aside: row.class().to_owned(),
+        aside: row.aside(|group| format!("×{}", group.count)).into_owned(),
         share: Some(share),
         tint: context.theme.heat(share),
         style: None,

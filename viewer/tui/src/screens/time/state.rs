@@ -8,7 +8,7 @@ use super::kernel_item::KernelItem;
 use super::layer_columns::LayerTimeColumn;
 use crate::context::Context;
 use crate::screen::TimeTable;
-use crate::screens::layers::{LayerItem, LayerTree};
+use crate::screens::layers::{LayerItem, OpenLayers};
 use crate::screens::screen_state::{Action, FooterKeys, ScreenHelp, ScreenState, footer_keys};
 use crate::widgets::columns::{Column, TableControl, TableState};
 use crate::widgets::rows::rows_of;
@@ -26,7 +26,7 @@ pub struct TimeScreen {
     pub kernels: TableState<KernelColumn>,
     /// Order and cursor of the copies and fills.
     pub copies: TableState<CopyColumn>,
-    tree: LayerTree,
+    tree: OpenLayers,
 }
 
 impl Default for TimeScreen {
@@ -36,7 +36,7 @@ impl Default for TimeScreen {
             layers: TableState::new(LayerTimeColumn::GpuTime),
             kernels: TableState::new(KernelColumn::GpuTime),
             copies: TableState::new(CopyColumn::GpuTime),
-            tree: LayerTree::default(),
+            tree: OpenLayers::default(),
         }
     }
 }
@@ -70,11 +70,10 @@ impl ScreenState for TimeScreen {
         })
     }
 
-    fn footer_keys(&self, context: &Context) -> FooterKeys {
+    fn footer_keys(&self, _context: &Context) -> FooterKeys {
         let mut first = footer_keys(&[("c", self.focus.next().title())]);
         if self.focus == TimeTable::Layers {
-            let inclusive = if context.inclusive { "own" } else { "inclusive" };
-            first.extend(footer_keys(&[("⏎", "open"), ("z", "all"), ("i", inclusive)]));
+            first.extend(footer_keys(&[("⏎", "open"), ("z", "all")]));
         }
         FooterKeys { first, ..FooterKeys::default() }
     }

@@ -15,6 +15,8 @@ pub(in crate::screens::layers) enum RangeColumn {
     Now,
     /// Live bytes at the device's peak.
     AtPeak,
+    /// Part of the displayed moment's bytes that inner ranges do not hold.
+    Own,
     /// Bytes allocated over the run.
     Allocated,
     /// Live blocks at the displayed moment.
@@ -29,12 +31,13 @@ impl Column for RangeColumn {
     type Item = RangeItem;
 
     const ALL: &'static [Self] =
-        &[Self::Now, Self::AtPeak, Self::Allocated, Self::Blocks, Self::Allocations, Self::Name];
+        &[Self::Now, Self::AtPeak, Self::Own, Self::Allocated, Self::Blocks, Self::Allocations, Self::Name];
 
     fn title(self) -> &'static str {
         match self {
             Self::Now => "now",
             Self::AtPeak => "at peak",
+            Self::Own => "own",
             Self::Allocated => "Σ alloc",
             Self::Blocks => "blocks",
             Self::Allocations => "Σ blocks",
@@ -49,7 +52,7 @@ impl Column for RangeColumn {
     fn shown_from(self) -> u16 {
         match self {
             Self::Now | Self::AtPeak | Self::Name => 0,
-            Self::Allocated => 60,
+            Self::Allocated | Self::Own => 60,
             Self::Blocks | Self::Allocations => 96,
         }
     }
@@ -59,6 +62,7 @@ impl Column for RangeColumn {
         let figure = match self {
             Self::Now => view.live_bytes,
             Self::AtPeak => view.live_bytes_at_peak,
+            Self::Own => row.own_bytes,
             Self::Allocated => view.allocated_bytes,
             Self::Blocks => view.live_blocks,
             Self::Allocations => view.allocations,
@@ -76,6 +80,7 @@ impl Column for RangeColumn {
         match self {
             Self::Now => bytes_text(view.live_bytes, units),
             Self::AtPeak => bytes_text(view.live_bytes_at_peak, units),
+            Self::Own => bytes_text(row.own_bytes, units),
             Self::Allocated => bytes_text(view.allocated_bytes, units),
             Self::Blocks => format::grouped(view.live_blocks),
             Self::Allocations => format::grouped(view.allocations),

@@ -22,11 +22,7 @@ impl RangeTable {
         let items = self.items(context);
         let theme = &context.theme;
         let is_flat = !context.filter.is_empty();
-        let counted = match (is_flat, context.inclusive) {
-            (true, _) => "",
-            (false, true) => "with inner ranges",
-            (false, false) => "open ranges: own memory",
-        };
+        let counted = "with inner ranges";
         let facts = vec![fact(counted, theme.dim), fact(items.len().to_string(), theme.dim)];
         let facts = facts.into_iter().filter(|fact| fact[0].width() > 0).collect();
         let inner = frame(buffer, place, "Named ranges", facts, theme);
@@ -63,12 +59,10 @@ fn label(item: &RangeItem, context: &Context, whole: u64, is_flat: bool) -> Labe
 fn draw_detail(buffer: &mut Buffer, area: Rect, context: &Context, item: &RangeItem) {
     let theme = &context.theme;
     let inner = frame(buffer, area, &item.name(), Vec::new(), theme);
-    let then = context.live_moment();
     let held = |view: &RangeView| {
         format!(
-            "{then} {}, at peak {}, total {} ({} blocks)",
-            context.size(view.live_bytes),
-            context.size(view.live_bytes_at_peak),
+            "{}, total {} ({} blocks)",
+            context.live_and_peak(view.live_bytes, view.live_bytes_at_peak),
             context.size(view.allocated_bytes),
             format::grouped(view.allocations)
         )

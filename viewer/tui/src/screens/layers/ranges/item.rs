@@ -2,6 +2,7 @@
 
 use memlab_trace::{RangePath, RangeView};
 
+use crate::context::ShownMoment;
 use memlab_base::filter::{Field, Filterable};
 use memlab_base::ranges::RangeNode;
 
@@ -15,13 +16,17 @@ pub(in crate::screens::layers) struct RangeItem {
     pub(super) depth: u16,
     /// True if the row is open; `None`: the row has no children.
     pub(super) is_open: Option<bool>,
-    /// True if inclusive figures are shown.
-    pub(super) is_inclusive: bool,
+    /// Bytes of the range alone at the displayed moment.
+    pub(super) own_bytes: u64,
 }
 
 impl RangeItem {
-    pub(super) fn new(node: RangeNode, depth: u16, is_inclusive: bool) -> Self {
-        Self { name: node.name(), node, depth, is_open: None, is_inclusive }
+    pub(super) fn new(node: RangeNode, depth: u16, moment: ShownMoment) -> Self {
+        let own_bytes = match moment {
+            ShownMoment::Peak => node.own.live_bytes_at_peak,
+            ShownMoment::Now | ShownMoment::Cursor => node.own.live_bytes,
+        };
+        Self { name: node.name(), node, depth, is_open: None, own_bytes }
     }
 
     /// Names of the enclosing ranges and the range.
@@ -34,9 +39,9 @@ impl RangeItem {
         self.name.clone()
     }
 
-    /// The displayed figures: inclusive for a closed range with children, or on request.
+    /// The displayed figures, which include inner ranges.
     pub(super) fn figures(&self) -> &RangeView {
-        if self.is_inclusive || self.is_open == Some(false) { &self.node.inclusive } else { &self.node.own }
+        &self.node.inclusive
     }
 }
 
