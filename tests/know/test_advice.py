@@ -101,7 +101,6 @@ def test_without_times_the_cost_is_not_known(memlab, recorded):
     answer = advise(memlab, trace)
     checkpoint, offload = (of_kind(answer, kind) for kind in ("checkpoint", "offload_activations"))
     assert {advice[cost] for advice in (checkpoint, offload) for cost in ("cost_ns", "gpu_ns")} == {None}
-    assert "unknown" in offload["because"]
 
 
 def test_of_some_steps_the_cost_of_a_step_is_the_same(memlab):
