@@ -96,7 +96,7 @@ pub fn bar_columns(parts: &[u64], whole: u64, columns: usize) -> Vec<usize> {
         .iter()
         .map(|bytes| (share(*bytes).div_ceil(2) as usize).clamp(usize::from(*bytes > 0), columns))
         .collect();
-    // What is too much, and what is missing without free memory, is least visible in the widest parts.
+    // The widest parts absorb the excess, and without free memory the deficit: there it is least visible.
     while shares.iter().sum::<usize>() > columns
         && let Some(widest) = shares.iter_mut().max()
     {

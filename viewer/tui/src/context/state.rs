@@ -136,7 +136,7 @@ impl Context {
         self.target = target;
     }
 
-    /// Shows a device of the displayed process, by its index, if it is there.
+    /// Shows a device of the displayed process, by its index, if the process has it.
     pub fn show_device(&mut self, index: i32) {
         let Some(place) = self.shown_target() else { return };
         let devices = &self.snapshot.processes[place.process].devices;

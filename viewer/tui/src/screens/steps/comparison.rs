@@ -309,7 +309,7 @@ fn draw_row(buffer: &mut Buffer, area: Rect, row: &ChangeRow, (style, indent): (
     let room = area.right().saturating_sub(x);
     let name = text::clean(&row.name);
     let aside = text::clean(&row.aside);
-    // Begin and end of a name tell it apart; the text after it gets the remaining columns.
+    // A name is cut in the middle, because names differ at both ends; the text after it gets the remaining columns.
     let name = text::fit_middle(&name, usize::from(room), theme.glyphs.ellipsis);
     let used = put(buffer, x, area.y, room, &name, style, theme);
     let left = room.saturating_sub(used + 1);
