@@ -104,6 +104,27 @@ impl Filter {
         Ok(Self { conditions: conditions.collect::<Result<_, _>>()? })
     }
 
+    /// Parses a filter that is being typed: without its last word if that is incomplete.
+    ///
+    /// # Errors
+    ///
+    /// As [`Filter::parse`] of the whole text; the filter is that of the complete words.
+    pub fn parse_typed(text: &str) -> (Self, Result<(), String>) {
+        let whole = Self::parse(text);
+        let mut typed = words(text);
+        let is_begun = |word: &String| {
+            let word = word.trim_start_matches('!');
+            word.len() > 1 && FIELDS.iter().map(|(name, _)| *name).chain(["size"]).any(|name| name.starts_with(word))
+        };
+        match whole {
+            Ok(filter) if !typed.last().is_some_and(is_begun) => (filter, Ok(())),
+            whole => {
+                typed.pop();
+                (Self::parse(&typed.join(" ")).unwrap_or_default(), whole.map(|_| ()))
+            }
+        }
+    }
+
     /// True if the filter has no conditions, so that every row passes.
     pub fn is_empty(&self) -> bool {
         self.conditions.is_empty()
@@ -269,6 +290,24 @@ mod tests {
             [Layer("h.1.attn", 512), Layer("h.10.attn", 2 << 20), Layer("h.1.mlp.fc", 8 << 20), Layer("head", 0)];
         let filter = Filter::parse(text).unwrap();
         rows.iter().filter(|row| filter.passes(*row)).map(|row| row.0).collect()
+    }
+
+    #[test]
+    fn an_incomplete_word_hides_nothing() {
+        // GIVEN the rows that pass while a filter is typed
+        let passing = |text: &str| {
+            let (filter, whole) = Filter::parse_typed(text);
+            let rows = [Layer("h.1.attn", 512), Layer("h.10.attn", 2 << 20)];
+            (rows.iter().filter(|row| filter.passes(*row)).count(), whole.is_ok())
+        };
+        // THEN a begun condition, and one with a mistake, do not empty the table
+        for text in ["", "h", "si", "size", "size>", "cat", "category:act", "!la", "layer"] {
+            assert_eq!(passing(text).0, 2, "{text}");
+        }
+        assert_eq!([passing("category:nothing"), passing("size>x")], [(2, false), (2, false)]);
+        // AND earlier words still count
+        assert_eq!(passing("h.10 categ"), (1, true));
+        assert_eq!(passing("h.10 size>1GiB"), (0, true));
     }
 
     #[test]

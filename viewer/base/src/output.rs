@@ -117,14 +117,19 @@ pub fn stderr_is_terminal() -> bool {
 impl Style {
     /// Style for standard output: in colour on a terminal, unless NO_COLOR is set.
     pub fn of_output() -> Self {
-        Self { columns: columns(), colored: stdout_is_terminal() && text::may_color() }
+        Self { columns: columns(stdout_is_terminal()), colored: stdout_is_terminal() && text::may_color() }
     }
 }
 
+/// Width of standard error: the terminal's within limits; unlimited for a file or a pipe.
+pub fn stderr_columns() -> usize {
+    if stderr_is_terminal() { columns(true) } else { usize::MAX }
+}
+
 /// Width of the output: `COLUMNS`, or else the terminal's within limits. Output to a file or a pipe is not cut.
-fn columns() -> usize {
+fn columns(is_terminal: bool) -> usize {
     let asked = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).filter(|columns| *columns > 0);
-    asked.unwrap_or_else(|| match stdout_is_terminal().then(crossterm::terminal::size) {
+    asked.unwrap_or_else(|| match is_terminal.then(crossterm::terminal::size) {
         Some(Ok((columns, _))) => usize::from(columns).clamp(80, 160),
         _ => usize::MAX,
     })

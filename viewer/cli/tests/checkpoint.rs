@@ -94,7 +94,7 @@ fn a_process_that_memlab_cannot_move_is_checkpointed_by_the_driver() {
     let (code, out, err) = driver.memlab(&runtime, "offload 4200201");
     assert_eq!(code, Some(0), "{err}");
     assert!(err.contains("started without --offload: using the CUDA driver's checkpoint"), "{err}");
-    assert!(out.starts_with("checkpointed train.py (PID 4200201) in "), "{out}");
+    assert!(out.starts_with("checkpointed train.py (pid 4200201) in "), "{out}");
     let (_, out, _) = driver.memlab(&runtime, "ps");
     assert!(out.lines().any(|line| line.contains("4200201") && line.contains("checkpointed")), "{out}");
     // AND it is restored the same way

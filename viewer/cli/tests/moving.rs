@@ -89,7 +89,7 @@ fn a_failure_has_a_reason_and_changes_nothing() {
     assert_eq!(
         err,
         format!(
-            "memlab: train.py (PID {PID}): offloading failed: 64 GiB of host memory are needed and 3 are free\u{fffd}[2J: free some\n"
+            "memlab: train.py (pid {PID}): offloading failed: 64 GiB of host memory are needed and 3 are free\u{fffd}[2J: free some\n"
         )
     );
 }
@@ -180,7 +180,7 @@ fn limits_are_set_shown_and_removed() {
     let requests = Movable::new(PID).listen(&runtime);
     let (code, out, _) = memlab(&runtime, &format!("limit {PID}"));
     assert_eq!(code, Some(0));
-    assert_eq!(out, format!("train.py (PID {PID}) has no limit: set one with `memlab limit {PID} 8GiB`\n"));
+    assert_eq!(out, format!("train.py (pid {PID}) has no limit: set one with `memlab limit {PID} 8GiB`\n"));
     let (code, out, err) = memlab(&runtime, &format!("limit {PID} 8GiB --device 1 --on-limit spill"));
     assert_eq!(code, Some(0), "{err}");
     assert!(out.starts_with("cuda:1: limit 8.00 GiB, 4.00 GiB counted, 0 B spilled"), "{out}");
@@ -215,7 +215,7 @@ fn an_older_memlab_is_recognized() {
     for command in ["offload", "restore", "limit"] {
         let (code, out, err) = memlab(&runtime, &format!("{command} {PID}"));
         assert_eq!((code, out.as_str()), (Some(2), ""));
-        assert!(err.contains("a (PID") && err.contains("older memlab") && err.contains("restart it"), "{err}");
+        assert!(err.contains("a (pid") && err.contains("older memlab") && err.contains("restart it"), "{err}");
     }
     assert_eq!(state_in_ps(&runtime), "recording");
 }

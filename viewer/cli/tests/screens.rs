@@ -329,7 +329,7 @@ fn memory_is_moved_from_the_dashboard() {
     });
     assert_looks("move-failed", |_| {
         let mut app = with_move_status(live(2), resident());
-        let error = "train.py (PID 4242): offloading failed: 141 GiB of host memory are needed and 12 GiB are free: free some, \
+        let error = "train.py (pid 4242): offloading failed: 141 GiB of host memory are needed and 12 GiB are free: free some, \
                      or offload parts with `memlab offload --category`";
         app.on_mover_update(MoverUpdate { known: HashMap::new(), outcomes: vec![Err(error.to_owned())] });
         app
@@ -361,7 +361,7 @@ fn offloading_requires_confirmation_and_restoring_does_not() {
         app.context
             .notice
             .as_ref()
-            .is_some_and(|notice| notice.contains("train.py (PID 4242) has nothing in host memory")),
+            .is_some_and(|notice| notice.contains("train.py (pid 4242) has nothing in host memory")),
         "{:?}",
         app.context.notice
     );
@@ -406,7 +406,7 @@ fn impossible_moves_are_explained() {
     let mut app = app_on(vec![story.process(ProcessState::Ended { code: Some(0), signal: None })], 5);
     for key in ['o', 'r'] {
         assert_eq!(asked(&mut app, key), None);
-        assert_eq!(app.context.notice.as_deref(), Some("train.py (PID 4242) has ended and holds no GPU memory"));
+        assert_eq!(app.context.notice.as_deref(), Some("train.py (pid 4242) has ended and holds no GPU memory"));
     }
     // AND its status is not queried
     assert_eq!(app.watched(), []);

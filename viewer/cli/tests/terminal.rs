@@ -322,7 +322,7 @@ fn memory_is_offloaded_and_restored_under_the_dashboard() {
     session.wait_for("Device memory");
     // WHEN it should be offloaded THEN a question appears
     ask_to_offload(&mut session);
-    session.wait_for(&format!("offload 4.00 GiB of train.py (PID {pid}) to host memory?"));
+    session.wait_for(&format!("offload 4.00 GiB of train.py (pid {pid}) to host memory?"));
     session.press("n");
     session.wait_until("no question", |text| !text.contains("to host memory?"));
     assert_eq!(requests.count("offload"), 0);

@@ -9,11 +9,13 @@
 //! offload                                                          moving GPU memory to the host: the thread of the dashboard
 //! holders                                                          searches for what holds the memory of a running program
 //! snapshot                                                         data for the screens, as plain values
+//! cards                                                            load, temperature and power of the cards
 //! offload::checkpoint, offload::operation, offload::selection
 //! offload::control                                                 the socket of a traced process
 //! offload::cuda_driver
 //! ```
 
+pub mod cards;
 pub mod feed;
 pub mod holders;
 pub mod notices;

@@ -21,6 +21,7 @@ use memlab_trace::{
 pub use self::calls::Calls;
 pub use self::gpu_times::{GpuTime, GpuTimes};
 pub use self::relations::{Related, Relations};
+use crate::cards::CardStatus;
 use memlab_base::file_names::FileNames;
 use memlab_base::findings::{self, Finding, Words};
 use memlab_base::query::{Comparison, Cursor, Detail, HoldersAnswer};
@@ -44,6 +45,8 @@ pub struct Snapshot {
     pub comparison: Option<Arc<Comparison>>,
     /// Holders of the memory of a row, if requested and found.
     pub holders: Option<Arc<HoldersAnswer>>,
+    /// State of this machine's cards; empty without a running process.
+    pub cards: Arc<Vec<CardStatus>>,
     /// Comparison of the job's ranks; `None`: fewer than two ranks, or none read yet.
     pub job: Option<Arc<Job>>,
 }

@@ -42,12 +42,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         let report = json!({ "version": version, "system": system(), "records": lacking.is_empty(), "checks": checks });
         json::write_pretty(&mut output, &report)?;
     } else {
-        let text = format!(
-            "memlab {} on {}\n\n{}",
-            env!("CARGO_PKG_VERSION"),
-            text::clean(&system()),
-            table(&checks, style.colored)
-        );
+        let text =
+            format!("memlab {} on {}\n\n{}", env!("CARGO_PKG_VERSION"), text::clean(&system()), table(&checks, style));
         output.write_all(text.as_bytes())?;
     }
     if lacking.is_empty() {
@@ -82,8 +78,16 @@ fn system() -> String {
     )
 }
 
-fn table(checks: &[Check], colored: bool) -> String {
+fn table(checks: &[Check], style: Style) -> String {
+    /// Least room for the last column, on any terminal.
+    const MIN_ROOM: usize = 40;
     let states = CheckState::Warning.as_str().len();
+    let names = checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
+    // Output to a file is not wrapped.
+    let room = match style.columns {
+        usize::MAX => usize::MAX,
+        columns => columns.saturating_sub(states + names + 4).max(MIN_ROOM),
+    };
     let mut rows = Vec::new();
     for Check { name, state, found, advice } in checks {
         let color = match state {
@@ -92,11 +96,14 @@ fn table(checks: &[Check], colored: bool) -> String {
             CheckState::Cannot => Color::Red,
         };
         let state = format!("{:<states$}", state.as_str());
-        let state = if colored { color.paint(&state) } else { state };
-        rows.push(vec![state, (*name).to_owned(), text::clean(found).into_owned()]);
-        rows.extend(
-            advice.as_ref().map(|advice| vec![String::new(), String::new(), format!("→ {}", text::clean(advice))]),
-        );
+        let state = if style.colored { color.paint(&state) } else { state };
+        let lines = text::filled(Vec::new(), &text::clean(found), "", room);
+        let advised =
+            advice.iter().flat_map(|advice| text::filled(vec!["→".to_owned()], &text::clean(advice), "  ", room));
+        let mut starts = [state, (*name).to_owned()].into_iter();
+        for line in lines.into_iter().chain(advised) {
+            rows.push(vec![starts.next().unwrap_or_default(), starts.next().unwrap_or_default(), line]);
+        }
     }
     aligned(&rows, &[], |_| true).iter().map(|line| format!("{line}\n")).collect()
 }
@@ -112,17 +119,28 @@ mod tests {
             Check::warning("NVML", "not\u{1b} found", "install it"),
             Check::cannot("CUDA driver", "there is none", "run memlab elsewhere"),
         ];
-        insta::assert_snapshot!(table(&checks, false), @r"
+        insta::assert_snapshot!(table(&checks, Style { columns: usize::MAX, colored: false }), @r"
         ok       C library    glibc 2.36
         warning  NVML         not� found
                               → install it
         cannot   CUDA driver  there is none
                               → run memlab elsewhere
         ");
+        // AND on a narrow terminal the last column is wrapped
+        let long =
+            [Check::warning("NVML", "not found, although there is a driver of NVIDIA", "install the library of it")];
+        insta::assert_snapshot!(table(&long, Style { columns: 54, colored: false }), @r"
+        warning  NVML  not found, although there is a driver of
+                       NVIDIA
+                       → install the library of it
+        ");
         let [.., driver] = &checks;
         assert_eq!(causes(&[driver]), "CUDA driver. Follow the advice of each check marked `cannot`.");
         let none = Check::cannot("CUDA driver", format!("{NO_DRIVER} (libcuda.so.1: no such file)"), "");
         assert!(causes(&[&none]).starts_with("no CUDA driver. Use `memlab simulate"));
-        assert!(table(&checks, true).starts_with("\u{1b}[32mok     \u{1b}[0m  C library"));
+        assert!(
+            table(&checks, Style { columns: usize::MAX, colored: true })
+                .starts_with("\u{1b}[32mok     \u{1b}[0m  C library")
+        );
     }
 }

@@ -125,7 +125,7 @@ mod tests {
         );
         assert_eq!(
             table(&status, Some(2)),
-            "train (PID 42) has no limit of cuda:2: set one with `memlab limit 42 8GiB`\n"
+            "train (pid 42) has no limit of cuda:2: set one with `memlab limit 42 8GiB`\n"
         );
     }
 }

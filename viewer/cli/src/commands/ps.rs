@@ -12,6 +12,7 @@ use memlab_base::clock::patience;
 use memlab_base::json::write_pretty;
 use memlab_base::table::aligned;
 use memlab_base::{output, progress, text};
+use memlab_follow::cards::{CardStatus, cards};
 use memlab_follow::offload::control::{self, DeviceStatus, Status, Unreachable};
 use memlab_follow::offload::operation;
 use memlab_protocol::status::{LimitStatus, MoveStatus};
@@ -61,7 +62,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let rows: Vec<ProcessRow> = control::discover().into_iter().map(|(pid, answer)| row(pid, answer)).collect();
     let mut output = output::stdout();
     if options.json {
-        write_pretty(&mut output, &serde_json::json!({ "processes": rows }))?;
+        write_pretty(&mut output, &serde_json::json!({ "processes": rows, "cards": *cards() }))?;
     } else if rows.is_empty() {
         writeln!(output, "no recorded process is running: start one with `memlab run -- CMD`")?;
     } else {
@@ -69,8 +70,48 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         for problem in rows.iter().filter_map(|row| row.problem.as_deref()) {
             writeln!(output, "{}", text::clean(problem))?;
         }
+        output.write_all(card_table(&cards()).as_bytes())?;
     }
     Ok(())
+}
+
+/// Maximum number of processes named for a card.
+const MAX_CARD_PROCESSES: usize = 4;
+
+/// The cards of the machine, as `nvidia-smi` counts them, after an empty line; empty without cards.
+fn card_table(cards: &[CardStatus]) -> String {
+    if cards.is_empty() {
+        return String::new();
+    }
+    let or_dash = |words: Option<String>| words.unwrap_or_else(|| "-".to_owned());
+    let mut cells = vec![["GPU", "NAME", "BUSY", "TEMP", "POWER", "IN USE", "PROCESSES"].map(str::to_owned).to_vec()];
+    for card in cards {
+        let power = match (card.watts, card.power_limit_watts) {
+            (Some(watts), Some(limit)) => Some(format!("{watts} of {limit} W")),
+            (watts, _) => watts.map(|watts| format!("{watts} W")),
+        };
+        let in_use = card.used_bytes.zip(card.total_bytes);
+        let mut processes: Vec<_> = card.processes.iter().map(|process| (process.bytes, process.pid)).collect();
+        processes.sort_unstable_by(|a, b| b.cmp(a));
+        let more = processes.len().saturating_sub(MAX_CARD_PROCESSES);
+        let named = processes.iter().take(MAX_CARD_PROCESSES).map(|(bytes, pid)| match bytes {
+            Some(bytes) => format!("{pid} ({})", size(*bytes)),
+            None => pid.to_string(),
+        });
+        let named: Vec<String> = named.chain((more > 0).then(|| format!("{more} more"))).collect();
+        cells.push(vec![
+            card.index.to_string(),
+            text::clean(&card.name).into_owned(),
+            or_dash(card.busy_percent.map(|percent| format!("{percent} %"))),
+            or_dash(card.celsius.map(|celsius| format!("{celsius} °C"))),
+            or_dash(power),
+            or_dash(in_use.map(|(used, total)| format!("{} of {}", size(used), size(total)))),
+            if named.is_empty() { "-".to_owned() } else { named.join(", ") },
+        ]);
+    }
+    // Numbers are right-aligned.
+    let lines = aligned(&cells, &[], |column| !matches!(column, 0 | 2..=5));
+    lines.iter().fold("\n".to_owned(), |table, line| table + line + "\n")
 }
 
 fn row(pid: u32, answer: Result<Status, Unreachable>) -> ProcessRow {

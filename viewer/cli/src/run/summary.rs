@@ -150,10 +150,17 @@ fn summary(process: &ProcessSnapshot, path: &str, short: bool) -> String {
         of_device(&mut words, process, device, if short { 0 } else { MAX_LINES });
     }
     for finding in process.findings.iter().take(if short { 1 } else { MAX_FINDINGS }) {
-        let _ = writeln!(words, "  ! {}", text::clean(&finding.what.text()));
-        let _ = writeln!(words, "    → {}", text::clean(&finding.next));
+        put(&mut words, "  !", &finding.what.text());
+        put(&mut words, "    →", &finding.next);
     }
     words
+}
+
+/// Appends a text after a mark, wrapped on a terminal; later lines are indented equally.
+fn put(words: &mut String, mark: &str, text: &str) {
+    let indent = " ".repeat(text::width(mark) + 1);
+    let lines = text::filled(vec![mark.to_owned()], &text::clean(text), &indent, output::stderr_columns());
+    lines.iter().for_each(|line| _ = writeln!(words, "{line}"));
 }
 
 fn of_device(words: &mut String, process: &ProcessSnapshot, device: &DeviceSnapshot, lines: usize) {
@@ -178,15 +185,15 @@ fn of_device(words: &mut String, process: &ProcessSnapshot, device: &DeviceSnaps
         );
         return;
     }
-    let _ = writeln!(
-        words,
-        "  cuda:{}{name}: peak {} allocated at {}{step}; at most {} reserved, {} in use{of_total}",
+    let peak = format!(
+        "{}{name}: peak {} allocated at {}{step}; at most {} reserved, {} in use{of_total}",
         totals.index,
         size(totals.peak_allocated_bytes),
         format::duration(totals.peak_time),
         size(totals.peak_reserved_bytes),
         size(totals.peak_used_bytes),
     );
+    put(words, " ", &format!("cuda:{peak}"));
     if let Some(limit) = totals.limit_bytes {
         let _ = writeln!(words, "    limited to {}", size(limit));
     }

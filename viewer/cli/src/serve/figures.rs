@@ -2,9 +2,12 @@
 //!
 //! The models keep these totals anyway, so they cost nothing extra.
 
+use std::sync::Arc;
+
 use memlab_trace::{Category, CategoryView, DeviceView, Model};
 
 use memlab_base::text::{fit, short_command};
+use memlab_follow::cards::{CardStatus, card_of, cards};
 use memlab_follow::feed::Followed;
 use memlab_follow::snapshot::{ProcessState, steps_per_second};
 
@@ -21,6 +24,8 @@ pub struct DeviceFigures {
     pub totals: DeviceView,
     /// Bytes by category.
     pub categories: [CategoryView; Category::COUNT],
+    /// State of its card; `None`: not known, or the process has ended.
+    pub card: Option<CardStatus>,
 }
 
 /// Figures of one process.
@@ -57,13 +62,15 @@ impl ProcessFigures {
     pub fn of(followed: &Followed) -> Self {
         let model = followed.model();
         let header = model.header().cloned().unwrap_or_default();
+        let cards = if followed.state().is_over() { Arc::default() } else { cards() };
         let device = |totals: DeviceView| {
             let categories = model.categories(totals.index);
-            DeviceFigures { totals, categories }
+            let card = card_of(&cards, totals.bus_id.as_deref(), &header.host).cloned();
+            DeviceFigures { totals, categories, card }
         };
         Self {
             id: id_of(model),
-            trace_id: header.id,
+            trace_id: header.id.clone(),
             pid: header.pid,
             rank: header.rank,
             command: fit(&short_command(&header.command), MAX_COMMAND_COLUMNS, "…").into_owned(),

@@ -184,7 +184,7 @@ impl Hub {
         let process = figures.processes.into_iter().find(|process| process.id == id && !process.state.is_over());
         let process = process.ok_or("this process has ended: nothing was moved")?;
         let of = WatchedProcess { pid: process.pid, trace_id: process.trace_id };
-        let who = format!("{} (PID {})", process.command, process.pid);
+        let who = format!("{} (pid {})", process.command, process.pid);
         lock(&self.mover).order(MoveOrder { of, who, kind, by_driver: false });
         Ok(())
     }
@@ -275,7 +275,7 @@ impl ProcessUpdate {
             _ if over => String::new(),
             (Some(moving), _) if !moving.enabled => moving.why_not.clone().unwrap_or_default(),
             (Some(moving), _) => match moving.operation.as_ref().filter(|operation| !operation.phase.is_over()) {
-                Some(operation) => operation::progress(operation, 12, true),
+                Some(operation) => operation::progress(operation, moving.arena_bytes, 12, true),
                 None => operation::where_it_is(moving).unwrap_or_default(),
             },
             (None, problem) => problem.unwrap_or_default(),

@@ -9,6 +9,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::figures::{DeviceFigures, Figures, ProcessFigures};
+use memlab_follow::cards::CardStatus;
 
 /// A metrics format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +74,16 @@ impl Collector for AllFigures {
                 process.devices.iter().filter_map(device)
             });
             gauge(&mut encoder, name, help, Some(&Unit::Bytes), samples)?;
+        }
+        for (name, help, of) in CARD_GAUGES {
+            let samples = figures.processes.iter().flat_map(|process| {
+                let device = move |device: &DeviceFigures| {
+                    let value = of(device.card.as_ref()?)?;
+                    Some((labels_of(process, Some(device)), u64::from(value)))
+                };
+                process.devices.iter().filter_map(device)
+            });
+            gauge(&mut encoder, name, help, None, samples)?;
         }
         gauge(
             &mut encoder,
@@ -156,6 +167,15 @@ const DEVICE_GAUGES: [(&str, &str, DeviceGauge); 10] = [
     ("memlab_limit", "Limit of the process; missing without a limit", |process, device| {
         device.totals.limit_bytes.and_then(|bytes| now(process, bytes))
     }),
+];
+
+/// Names end with their unit, as the others do.
+const CARD_GAUGES: [(&str, &str, fn(&CardStatus) -> Option<u32>); 3] = [
+    ("memlab_gpu_busy_percent", "Share of time in which a kernel ran on the card, of any process", |card| {
+        card.busy_percent
+    }),
+    ("memlab_gpu_temperature_celsius", "Temperature of the card", |card| card.celsius),
+    ("memlab_gpu_power_watts", "Power that the card draws", |card| card.watts),
 ];
 
 const PROCESS_COUNTERS: [(&str, &str, ProcessCounter); 3] = [
@@ -245,8 +265,26 @@ mod tests {
             steps: 3,
             steps_per_second: None,
             ooms: 1,
-            devices: vec![DeviceFigures { totals, categories }],
+            devices: vec![DeviceFigures { totals, categories, card: None }],
         }
+    }
+
+    #[test]
+    fn a_card_has_its_load_temperature_and_power() {
+        // GIVEN a process on a card whose driver reports all but the power
+        let mut process = process(42, None, ProcessState::Recording);
+        let card = CardStatus { busy_percent: Some(97), celsius: Some(64), ..CardStatus::default() };
+        process.devices[0].card = Some(card);
+        // THEN the known figures are exported
+        let value =
+            |name| lines(Format::Text, name, vec![process.clone()]).iter().map(|line| last(line)).collect::<Vec<_>>();
+        assert_eq!(value("memlab_gpu_busy_percent{"), ["97"]);
+        assert_eq!(value("memlab_gpu_temperature_celsius{"), ["64"]);
+        assert!(value("memlab_gpu_power_watts{").is_empty());
+    }
+
+    fn last(line: &str) -> String {
+        line.rsplit(' ').next().unwrap_or_default().to_owned()
     }
 
     fn lines(format: Format, name: &str, processes: Vec<ProcessFigures>) -> Vec<String> {

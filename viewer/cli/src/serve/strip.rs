@@ -85,7 +85,13 @@ fn rows(process: &ProcessFigures, location: Option<&MemoryLocation>) -> Markup {
                     }
                 }
                 td.num { @if is_first { (process.pid) } }
-                td { (totals.map_or_else(|| "–".to_owned(), |totals| format!("cuda:{}", totals.index))) }
+                td {
+                    (totals.map_or_else(|| "–".to_owned(), |totals| format!("cuda:{}", totals.index)))
+                    @if let Some(card) = device.and_then(|device| device.card.as_ref()) {
+                        br;
+                        small { (card.facts().join(" · ")) }
+                    }
+                }
                 td { @if let Some(device) = device { (bar(device)) } }
                 td.num { (bytes(totals.map(|totals| totals.allocated_bytes))) }
                 td.num { (bytes(totals.map(|totals| totals.peak_allocated_bytes))) }

@@ -45,6 +45,7 @@ pub fn build_snapshot(
     };
     let held = query.holders.as_ref().and_then(|query| holders::answer(roster, query));
     (!is_stale()).then(|| Snapshot {
+        cards: Arc::default(),
         processes,
         cursor: query.cursor.clone(),
         detail: query.detail,

@@ -8,6 +8,7 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError, TrySendError, select};
 
 use super::build_snapshot::build_snapshot;
 use super::roster::Roster;
+use crate::cards::cards;
 use crate::snapshot::Snapshot;
 use memlab_base::query::{Comparison, Query};
 
@@ -93,10 +94,13 @@ impl Worker {
     fn publish(&mut self, query: &Query) -> bool {
         let (stop, queries) = (self.stop.clone(), self.queries.clone());
         let is_stale = || is_disconnected(&stop) || !queries.is_empty();
-        let Some(snapshot) = build_snapshot(&mut self.roster, query, self.comparison.clone(), &is_stale) else {
+        let Some(mut snapshot) = build_snapshot(&mut self.roster, query, self.comparison.clone(), &is_stale) else {
             return false;
         };
         self.comparison.clone_from(&snapshot.comparison);
+        if !self.roster.is_over() {
+            snapshot.cards = cards();
+        }
         let mut snapshot = Arc::new(snapshot);
         while let Err(TrySendError::Full(newer)) = self.snapshots.try_send(snapshot) {
             let _ = self.unread.try_recv();

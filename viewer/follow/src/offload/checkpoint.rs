@@ -35,7 +35,7 @@ fn failure(message: String) -> Failure {
 pub struct Target {
     /// Process id.
     pub pid: u32,
-    /// `train.py (PID 42)`.
+    /// `train.py (pid 42)`.
     pub who: String,
     /// Its control socket, if it runs under memlab.
     pub process: Option<Process>,

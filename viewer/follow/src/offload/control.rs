@@ -56,9 +56,9 @@ pub struct Status {
 }
 
 impl Status {
-    /// The process for messages: `train.py (PID 42)`.
+    /// The process for messages: `train.py (pid 42)`.
     pub fn who(&self) -> String {
-        format!("{} (PID {})", text::fit(&text::short_command(&self.command), 40, "…"), self.pid)
+        format!("{} (pid {})", text::fit(&text::short_command(&self.command), 40, "…"), self.pid)
     }
 }
 

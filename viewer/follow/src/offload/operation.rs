@@ -85,7 +85,7 @@ pub fn watch(process: &Process, id: u64, who: &str, interruption: &Interruption)
                     if operation.phase.is_over() {
                         return Ok(WatchEnd::Over(Box::new((operation, moving))));
                     }
-                    line.show(&progress(&operation, BAR_COLUMNS, true));
+                    line.show(&progress(&operation, moving.arena_bytes, BAR_COLUMNS, true));
                 }
             }
             Err(Unreachable::Silent) if heard.elapsed() < patience(SILENCE_TIMEOUT) => {
@@ -114,7 +114,15 @@ fn take(status: Status, id: u64, who: &str) -> anyhow::Result<Option<(Operation,
 }
 
 /// Formats the progress as a line: `offloading ███████▍      43 %  1.72 of 4.00 GiB  19.8 GB/s  copying`.
-pub fn progress(operation: &Operation, columns: usize, unicode: bool) -> String {
+///
+/// `arena_bytes`: pinned host memory. Before the first copies, the line shows the progress of pinning.
+pub fn progress(operation: &Operation, arena_bytes: u64, columns: usize, unicode: bool) -> String {
+    let is_pinning = matches!(operation.phase, OperationPhase::Preparing | OperationPhase::Copying)
+        && operation.kind != OperationKind::Restore
+        && operation.done_bytes == 0
+        && arena_bytes < operation.total_bytes;
+    let pinning = Operation { done_bytes: arena_bytes, copy_seconds: 0.0, ..operation.clone() };
+    let operation = if is_pinning { &pinning } else { operation };
     let share = operation.share();
     let mut line = operation.kind.doing().to_owned();
     if operation.total_bytes > 0 {
@@ -131,7 +139,7 @@ pub fn progress(operation: &Operation, columns: usize, unicode: bool) -> String 
             line += &format!("  {rate}");
         }
     }
-    line + "  " + operation.phase.as_str()
+    line + "  " + if is_pinning { "pinning host memory" } else { operation.phase.as_str() }
 }
 
 /// Formats `1.72 of 4.00 GiB`.
@@ -208,12 +216,20 @@ mod tests {
 
     #[test]
     fn progress_is_a_line() {
-        assert_eq!(progress(&copying(), 8, true), "offloading ██░░░░░░  25 %  1.00 of 4.00 GiB  21.5 GB/s  copying");
+        assert_eq!(
+            progress(&copying(), 4 << 30, 8, true),
+            "offloading ██░░░░░░  25 %  1.00 of 4.00 GiB  21.5 GB/s  copying"
+        );
         let waiting = Operation { kind: OperationKind::Restore, ..Operation::default() };
-        assert_eq!(progress(&waiting, 8, true), "restoring  waiting for the program's next launch");
+        assert_eq!(progress(&waiting, 0, 8, true), "restoring  waiting for the program's next launch");
+        // AND until the first copy, an offload shows how much host memory is pinned
+        let pinning = Operation { done_bytes: 0, ..copying() };
+        let said = "offloading ████░░░░  50 %  2.00 of 4.00 GiB  pinning host memory";
+        assert_eq!(progress(&pinning, 2 << 30, 8, true), said);
+        assert!(progress(&pinning, 4 << 30, 8, true).ends_with("0 B of 4.00 GiB  copying"));
         // AND invalid figures do no harm
         let evil = Operation { done_bytes: u64::MAX, total_bytes: 1, seconds: f64::MAX, ..copying() };
-        assert!(progress(&evil, 8, false).starts_with("offloading ######## 100 %"));
+        assert!(progress(&evil, 0, 8, false).starts_with("offloading ######## 100 %"));
         assert!(outcome(&evil, &MoveStatus::default()).starts_with("offloaded 16.0 EiB in "));
         assert_eq!(seconds(-1.0), "no time");
     }

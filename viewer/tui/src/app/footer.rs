@@ -30,7 +30,8 @@ pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
         put_spans(buffer, area.x + 1, area.y, area.right(), &spans, theme);
         return;
     }
-    if let Some(progress) = app.move_progress(area.width) {
+    // The answer to a key comes first.
+    if let Some(progress) = app.move_progress(area.width).filter(|_| app.context.notice.is_none()) {
         put_spans(buffer, area.x + 1, area.y, area.right(), &[Span::styled(progress, theme.accent)], theme);
         return;
     }

@@ -17,12 +17,12 @@ fn watched(process: &ProcessSnapshot) -> WatchedProcess {
     WatchedProcess { pid: process.header.pid, trace_id: process.header.id.clone() }
 }
 
-/// A process in words: `train.py (PID 42)`.
+/// A process in words: `train.py (pid 42)`.
 pub(super) fn who(process: &ProcessSnapshot) -> String {
     let command = text::short_command(&process.header.command);
     // The options matter less here than the name.
     let name = command.split(' ').next().unwrap_or_default();
-    format!("{name} (PID {})", process.header.pid)
+    format!("{name} (pid {})", process.header.pid)
 }
 
 impl App {
@@ -127,6 +127,7 @@ impl App {
         };
         let bar = usize::from(columns.saturating_sub(60)).clamp(8, 40);
         let running = moving.operation.as_ref().filter(|operation| !operation.phase.is_over())?;
-        Some(operation::progress(running, bar, self.context.theme.glyphs.unicode))
+        let arena_bytes = location.moving.as_ref().map_or(0, |moving| moving.arena_bytes);
+        Some(operation::progress(running, arena_bytes, bar, self.context.theme.glyphs.unicode))
     }
 }

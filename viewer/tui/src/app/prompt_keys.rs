@@ -4,6 +4,7 @@ use crossterm::event::KeyCode;
 
 use super::prompt::{Prompt, PromptKind};
 use super::state::App;
+use memlab_base::filter::Filter;
 use memlab_base::text;
 
 /// Maximum length of typed text.
@@ -34,20 +35,19 @@ impl App {
             }
             _ => return,
         }
-        // A filter applies while it is typed, whenever it can be parsed.
+        // A filter applies while it is typed, as far as it is complete.
         if prompt.kind == PromptKind::Filter {
-            let text = prompt.text.clone();
-            let error = self.context.set_filter(&text).err();
-            if let Some(prompt) = &mut self.prompt {
-                prompt.error = error;
-            }
+            let (filter, whole) = Filter::parse_typed(&prompt.text);
+            prompt.error = whole.err();
+            self.context.filter = filter;
+            self.context.filter_text.clone_from(&prompt.text);
         }
     }
 
     fn on_prompt_end(&mut self) {
         let Some(mut prompt) = self.prompt.take() else { return };
         let error = match prompt.kind {
-            PromptKind::Filter => prompt.error.clone(),
+            PromptKind::Filter => self.context.set_filter(&prompt.text).err(),
             PromptKind::GoTo if prompt.text.trim().is_empty() => None,
             PromptKind::GoTo => self.context.go_to(&prompt.text).err(),
         };

@@ -11,6 +11,7 @@ use crate::size_units::Units;
 use memlab_base::filter::Filter;
 use memlab_base::query::Cursor;
 use memlab_base::theme::Theme;
+use memlab_follow::cards::{CardStatus, card_of};
 use memlab_follow::offload::mover::MemoryLocation;
 use memlab_follow::snapshot::{DeviceSnapshot, ProcessSnapshot, Snapshot};
 
@@ -193,6 +194,12 @@ impl Context {
     pub fn device(&self) -> Option<&DeviceSnapshot> {
         let Target { process, device } = self.shown_target()?;
         self.snapshot.processes.get(process)?.devices.get(device?)
+    }
+
+    /// State of the displayed device's card; `None`: not known, or the program has ended.
+    pub fn card(&self) -> Option<&CardStatus> {
+        let process = self.process().filter(|process| !process.state.is_over())?;
+        card_of(&self.snapshot.cards, self.device()?.totals.bus_id.as_deref(), &process.header.host)
     }
 
     /// True if the GPU work of the displayed device was recorded.

@@ -47,6 +47,9 @@ pub fn draw(buffer: &mut Buffer, area: Rect, context: &Context) {
     };
     let share = if area.width >= 100 { "% of memory in use" } else { "% of in use" };
     facts.splice(0..0, [fact(of, theme.dim), fact(share, theme.dim)]);
+    if let Some(card) = context.card().filter(|_| context.moment == ShownMoment::Now) {
+        facts.splice(0..0, card.facts().iter().map(|words| fact(words, theme.text)));
+    }
     let title = match context.moment {
         ShownMoment::Now => "Device memory",
         ShownMoment::Cursor => "Device memory then",
