@@ -162,7 +162,7 @@ fn arrows_move_by_columns_and_clicks_set_the_moment() {
     opened.show(&mut app);
     draw(&mut app);
     let scale = app.context.hit_targets.time_scale().expect("the chart was drawn");
-    let width = scale.width;
+    let width = scale.edges[1] - scale.edges[0];
     press(&mut app, "←");
     let first = app.context.cursor_time().expect("there is a cursor");
     press(&mut app, "←←→");

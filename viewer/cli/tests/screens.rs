@@ -557,11 +557,22 @@ fn categories_are_stacked_over_time() {
     press(&mut app, "c");
     let terminal = draw(&mut app, (120, 40));
     let scale = app.context.hit_targets.time_scale().expect("the chart was drawn");
-    let column = scale.left + (app.context.device().expect("there is one").totals.peak_time / scale.width) as u16;
+    let peak = app.context.device().expect("there is one").totals.peak_time;
+    let column = scale.left + scale.index_of(peak).expect("it is on the axis") as u16;
     let grounds: Vec<_> = (3..18).rev().map(|y| terminal.backend().buffer()[(column, y)].bg).collect();
     let of = |category| grounds.iter().position(|ground| *ground == app.context.theme.category(category));
     let places = [Category::Parameter, Category::OptimizerState, Category::Activation].map(of);
     assert!(places.is_sorted() && places.iter().all(Option::is_some), "{places:?} in {grounds:?}");
+}
+
+#[test]
+fn steps_can_take_equal_room_in_the_chart() {
+    // GIVEN a run whose first step took longest; WHEN the chart is by step THEN every step has its number below it
+    assert_looks("by-step", |_| {
+        let mut app = live(6);
+        press(&mut app, "x");
+        app
+    });
 }
 
 #[test]

@@ -36,9 +36,9 @@ fn keys_change_the_screen() {
     session.press("z");
     session.wait_for("attn Attention");
     session.press("?");
-    session.wait_for("next screen, or the screen with that number");
+    session.wait_for("next screen; a screen by its number");
     session.press("x");
-    session.wait_until("no help", |text| !text.contains("next screen, or the screen with that number"));
+    session.wait_until("no help", |text| !text.contains("next screen; a screen by its number"));
     // WHEN it quits THEN the terminal is restored
     session.press("q");
     let (code, restored, _) = session.end();

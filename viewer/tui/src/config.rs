@@ -24,7 +24,7 @@ pub struct Config {
     pub screen: Screen,
     /// Seconds of the past in the chart; 0: the whole run.
     pub window_seconds: u64,
-    /// True to include the memory of called lines and inner layers.
+    /// True to include the memory of called lines.
     pub inclusive: bool,
     /// True to use the mouse; without it, the terminal selects text.
     pub mouse: bool,
@@ -110,11 +110,7 @@ impl Config {
         let screens = Screen::ALL.map(|screen| format!("\"{}\"", screen.title().to_lowercase())).join(", ");
         put(&format!("The first screen: {screens}."), "screen", quoted(&self.screen.title().to_lowercase()));
         put("Seconds shown by the chart; 0: the whole run.", "window_seconds", Some(self.window_seconds.to_string()));
-        put(
-            "Count the memory of called lines and inner layers in lines and layers: true or false.",
-            "inclusive",
-            Some(self.inclusive.to_string()),
-        );
+        put("Count the memory of called lines in lines: true or false.", "inclusive", Some(self.inclusive.to_string()));
         put(
             "Use the mouse: true or false. With true, hold Shift to select text.",
             "mouse",

@@ -209,10 +209,9 @@ fn of_device(words: &mut String, process: &ProcessSnapshot, device: &DeviceSnaps
         };
         let _ = writeln!(
             words,
-            "  {:>10}  {} {}",
+            "  {:>10}  {}",
             size(line.own.live_bytes_at_peak),
-            text::clean(&place),
-            text::clean(&function)
+            text::clean(format!("{place} {function}").trim_end())
         );
     }
 }

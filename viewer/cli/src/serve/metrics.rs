@@ -126,6 +126,7 @@ impl Collector for AllFigures {
 
 type DeviceGauge = fn(&ProcessFigures, &DeviceFigures) -> Option<u64>;
 type ProcessCounter = fn(&ProcessFigures) -> u64;
+type CardGauge = fn(&CardStatus) -> Option<u32>;
 
 /// Returns the current bytes of a live process.
 ///
@@ -170,7 +171,7 @@ const DEVICE_GAUGES: [(&str, &str, DeviceGauge); 10] = [
 ];
 
 /// Names end with their unit, as the others do.
-const CARD_GAUGES: [(&str, &str, fn(&CardStatus) -> Option<u32>); 3] = [
+const CARD_GAUGES: [(&str, &str, CardGauge); 3] = [
     ("memlab_gpu_busy_percent", "Share of time in which a kernel ran on the card, of any process", |card| {
         card.busy_percent
     }),

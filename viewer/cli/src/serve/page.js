@@ -73,14 +73,15 @@
     const boxes = new Map(Array.from(piece.querySelectorAll("input[type=checkbox]"), (box) => [box.id, box.checked]));
     const flames = Array.from(piece.querySelectorAll("svg.flamegraph"), (svg) => svg.explored?.());
     const scrolled = Array.from(piece.querySelectorAll(".scroll"), (box) => [box.scrollLeft, box.scrollTop]);
-    const cursor = piece.querySelector("svg.timeline")?.dataset.cursor;
+    const chart = piece.querySelector("svg.timeline");
+    const marks = ["cursor", "zoom"].map((name) => [name, chart?.dataset[name]]);
     const focused = piece.contains(document.activeElement) ? document.activeElement : null;
     const focusable = "a, button, input, summary, [tabindex]";
     const place = focused ? Array.from(piece.querySelectorAll(focusable)).indexOf(focused) : -1;
     const caret = focused?.matches("input[type=search]") ? [focused.selectionStart, focused.selectionEnd] : null;
 
     return () => {
-      if (cursor) piece.querySelector("svg.timeline")?.setAttribute("data-cursor", cursor);
+      for (const [name, value] of marks) if (value) piece.querySelector("svg.timeline")?.setAttribute(`data-${name}`, value);
       enhance(piece);
       piece.querySelectorAll("svg.flamegraph").forEach((svg, index) => explore(svg, flames[index]));
       piece.querySelectorAll("details").forEach((details) => {
@@ -125,9 +126,12 @@
     if (piece.source === html) return true;
     if (isInUse(piece)) return false;
     const redo = remember(piece);
+    // What the reader looks at stays in its place while pieces above it grow or shrink.
+    const below = scrollY > 0 && piece.getBoundingClientRect().bottom <= 0 ? $("part").getBoundingClientRect().top : null;
     piece.innerHTML = html;
     piece.source = html;
     redo();
+    if (below !== null) scrollBy({ top: $("part").getBoundingClientRect().top - below, behavior: "instant" });
     return true;
   }
 
@@ -338,8 +342,11 @@
     if (event.ctrlKey || event.metaKey || event.altKey || $("ask").open || event.target.closest?.("input")) return;
     const tabs = document.querySelectorAll(".tabs [data-part]");
     const step = { "[": "◀ step", "]": "step ▶" }[event.key];
-    if (/^[1-9]$/.test(event.key) && tabs[event.key - 1]) go({ part: tabs[event.key - 1].dataset.part });
-    else if (event.key === "Escape" && shown.at !== "" && !event.target.closest?.("svg.flamegraph")) go({ at: "" });
+    if (/^[1-9]$/.test(event.key) && tabs[event.key - 1]) {
+      go({ part: tabs[event.key - 1].dataset.part });
+      // The part is below the fold on most screens.
+      document.querySelector(".tabs").scrollIntoView({ block: "start", behavior: "smooth" });
+    } else if (event.key === "Escape" && shown.at !== "" && !event.target.closest?.("svg.flamegraph")) go({ at: "" });
     else if (event.key === " " && !event.target.closest?.("button, summary, a, [tabindex]")) pause(!isPaused);
     else if (step) Array.from($("moment").querySelectorAll("[data-at]")).find((button) => button.textContent === step)?.click();
     else return;

@@ -84,6 +84,8 @@ const enhance = (() => {
     const onScreen = (x) => left + (x - from) * scale();
     const zoom = (start, end) => {
       [from, to] = [start, end];
+      if (start === left && end === right) delete svg.dataset.zoom;
+      else svg.dataset.zoom = `${start} ${end}`;
       content.setAttribute("transform", `translate(${left - from * scale()} 0) scale(${scale()} 1)`);
       for (const part of svg.querySelectorAll("[data-x]")) {
         const x = onScreen(Number(part.dataset.x));
@@ -127,7 +129,9 @@ const enhance = (() => {
       dragged = null;
       chosen.setAttribute("width", 0);
       // A part of at least three columns; less is a click.
-      if (((end - start) / (right - left)) * count >= 3 && (end - start) * scale() >= 6) zoom(start, end);
+      if (((end - start) / (right - left)) * count < 3 || (end - start) * scale() < 6) return;
+      zoom(start, end);
+      svg.addEventListener("click", (click) => click.stopPropagation(), { once: true });
     });
     svg.addEventListener("pointercancel", () => {
       dragged = null;
@@ -139,11 +143,15 @@ const enhance = (() => {
     svg.addEventListener("keydown", (event) => {
       const step = event.shiftKey ? 25 : 1;
       const next = { ArrowLeft: at - step, ArrowRight: at + step, Home: 0, End: count - 1 };
-      if (event.key === "Escape") return zoom(left, right);
+      if (event.key === "Escape" && svg.dataset.zoom) {
+        event.stopPropagation();
+        return zoom(left, right);
+      }
       if (!(event.key in next)) return;
       show(next[event.key]);
       event.preventDefault();
     });
+    if (svg.dataset.zoom) zoom(...svg.dataset.zoom.split(" ").map(Number));
     if (svg.dataset.cursor) show(Number(svg.dataset.cursor));
   }
 

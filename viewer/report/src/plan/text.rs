@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::answer::{Answer, HoldingRow};
+use super::answer::{Answer, HoldingRow, grouped_layers};
 use memlab_base::table::Table;
 use memlab_base::text;
 use memlab_units::format::{self, size};
@@ -66,7 +66,8 @@ pub fn write(out: &mut impl Write, answer: &Answer, columns: usize) -> io::Resul
     let layer = format!(", layer {}", peak.layer);
     let room = columns.saturating_sub("  requested by ".len() + text::width(&layer));
     writeln!(out, "  requested by {}{layer}", text::fit_end(&peak.line, room, "…"))?;
-    for (head, rows) in [("category", &answer.categories), ("line", &answer.lines), ("layer", &answer.layers)] {
+    let layers = grouped_layers(&answer.layers);
+    for (head, rows) in [("category", &answer.categories), ("line", &answer.lines), ("layer", &layers)] {
         writeln!(out)?;
         print(out, &held(head, rows, peak.allocated_bytes), columns)?;
     }

@@ -139,7 +139,7 @@ pub(super) fn conclusions(advices: &AdviceReport) -> Vec<String> {
     if let Some(together) = &advices.together {
         let Combination { saved_bytes, bytes_after, cost, .. } = together;
         let (saved, after) = (size(*saved_bytes), size(*bytes_after));
-        let cost = costs(*cost, &together.kinds).map(|cost| format!(". Together, this {cost}")).unwrap_or_default();
+        let cost = costs(*cost, &together.kinds).map(|cost| format!(". This {cost}")).unwrap_or_default();
         let changes = changes(advices, together);
         lines.push(format!("{changes} save most together: {saved}, leaving {after} allocated{cost}"));
     }
@@ -152,7 +152,7 @@ pub(super) fn conclusions(advices: &AdviceReport) -> Vec<String> {
                 _ => format!("{} together reach", changes(advices, set)),
             },
             size(set.bytes_after),
-            costs(set.cost, &set.kinds).map(|cost| format!(". Together, this {cost}")).unwrap_or_default()
+            costs(set.cost, &set.kinds).map(|cost| format!(". This {cost}")).unwrap_or_default()
         )),
         (Some(target), None) => lines.push(format!("No combination of these changes fits in {}", size(target))),
         (None, _) => {}
@@ -234,6 +234,8 @@ pub(super) fn place_of_tried(tried: &RejectedAdvice) -> String {
 pub(super) fn chapter(advices: Option<&AdviceReport>, columns: usize) -> Vec<(AdvicePart, String)> {
     let Some(advices) = advices.filter(|advices| !advices.advice.is_empty()) else { return Vec::new() };
     let mut lines = advised(advices, columns);
-    lines.extend(tried(advices, columns));
+    let tried = tried(advices, columns);
+    lines.extend((!tried.is_empty()).then(|| (AdvicePart::Note, String::new())));
+    lines.extend(tried);
     lines
 }

@@ -23,7 +23,7 @@ pub(super) fn lines(device: &DeviceView, shares: &Shares<'_>, columns: usize) ->
     let free = whole - used;
     let mut lines = vec![format!("  [{}]", bar(&held, whole.max(sum), columns.saturating_sub(4).min(100)))];
     let mut entry = |letter: &str, name: &str, bytes: &str, share: &str| {
-        lines.push(format!("  {letter} {name:<17} {bytes:>9} {share:>7}").trim_end().to_owned());
+        lines.push(format!("  {letter} {name:<18} {bytes:>9} {share:>7}").trim_end().to_owned());
     };
     let share = |bytes: u64| format::percent(bytes, sum);
     for (category, bytes) in &held {

@@ -26,8 +26,9 @@ pub fn draw(buffer: &mut Buffer, area: Rect, context: &Context) {
     put_right(buffer, area.right() - 1, area.y, right, &words, theme.dim, theme);
     let plot = Rect { x: area.x + 3, width: area.width - 3 - right, ..area };
     let width = until.div_ceil(u64::from(plot.width)).max(1);
-    context.hit_targets.put_time(plot, TimeScale { left: plot.x, start: 0, width });
-    let columns = resample(&device.timeline, 0, width, usize::from(plot.width));
+    let scale = TimeScale::even(plot.x, 0, width, plot.width);
+    let columns = resample(&device.timeline, &scale.edges);
+    context.hit_targets.put_time(plot, scale);
     let most = columns.iter().map(|column| column.most()).max().unwrap_or(0).max(1);
     let heights: &[&str] = if theme.glyphs.unicode { &HEIGHTS } else { &ASCII_HEIGHTS };
     let style = if theme.is_mono() { Style::new() } else { Style::new().fg(theme.bands[1]) };

@@ -2,6 +2,7 @@
 
 use memlab_trace::SeekTarget;
 
+use super::hit_targets::TimeScale;
 use super::moment::{ChartWindow, ShownMoment};
 use super::state::Context;
 use memlab_base::moment;
@@ -111,9 +112,8 @@ impl Context {
             ShownMoment::Peak => device.totals.peak_time,
             ShownMoment::Now => end,
         };
-        let width = self.hit_targets.time_scale().map_or(end / 200, |scale| scale.width).max(1);
-        let by = i64::try_from(width).unwrap_or(i64::MAX).saturating_mul(columns);
-        self.go_to_time(from.saturating_add_signed(by));
+        let scale = self.hit_targets.time_scale().unwrap_or_else(|| TimeScale::even(0, 0, (end / 200).max(1), 200));
+        self.go_to_time(scale.moved(from, columns));
     }
 
     /// Puts the cursor at the end of the next step (`forward`) or the previous one.

@@ -40,6 +40,8 @@ pub struct Context {
     pub(super) cursor: Option<Cursor>,
     /// Part of the past in the chart.
     pub window: ChartWindow,
+    /// True if each step takes equal room in the chart, however long it took.
+    pub chart_by_step: bool,
     /// Format of sizes.
     pub units: Units,
     /// True if the figures of a line or layer include those of called lines or inner layers.
@@ -75,6 +77,7 @@ impl Context {
             moment_was_chosen: false,
             cursor: None,
             window: ChartWindow::Run,
+            chart_by_step: false,
             units: Units::Auto,
             inclusive: false,
             scope: None,

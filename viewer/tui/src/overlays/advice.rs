@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use crossterm::event::KeyCode;
-use memlab_predict::advice::AdviceReport;
+use memlab_predict::advice::{AdviceReport, Kind};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
@@ -49,7 +49,9 @@ impl AdviceView {
     pub fn on_key(&mut self, key: KeyCode) -> Answer {
         let advice = self.result.get().and_then(|result| result.as_ref().ok());
         match (key, advice.and_then(|advices| advices.advice.get(self.scrolled.item()))) {
-            (KeyCode::Char('y'), Some(advice)) => Answer::Copy(advice.how.clone()),
+            (KeyCode::Char('y'), Some(advice)) if advice.kind != Kind::Leak => Answer::Copy(advice.how.clone()),
+            // The cure of a leak is a sentence.
+            (KeyCode::Char('y'), Some(_)) => Answer::Stay,
             (key, _) => self.scrolled.on_key(key),
         }
     }

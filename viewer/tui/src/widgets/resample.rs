@@ -27,9 +27,9 @@ impl TimeColumn {
     }
 }
 
-/// Resamples a timeline to columns of `width` nanoseconds from `start` on.
-pub fn resample(timeline: &Timeline, start: u64, width: u64, columns: usize) -> Vec<TimeColumn> {
-    let width = width.max(1);
+/// Resamples a timeline to columns. `edges`: their starts, and the end of the last, in nanoseconds.
+pub fn resample(timeline: &Timeline, edges: &[u64]) -> Vec<TimeColumn> {
+    let start = edges.first().copied().unwrap_or(0);
     let end_of = |index: usize| {
         let point = &timeline.points[index];
         let next = timeline.points.get(index + 1).map_or(u64::MAX, |next| next.time);
@@ -39,10 +39,9 @@ pub fn resample(timeline: &Timeline, start: u64, width: u64, columns: usize) -> 
     // The previous point may reach into the first column.
     first = first.saturating_sub(1);
     let mut last = TimeColumn::default();
-    let mut cells = Vec::with_capacity(columns);
-    for column in 0..columns as u64 {
-        let from = start.saturating_add(column.saturating_mul(width));
-        let to = from.saturating_add(width);
+    let mut cells = Vec::with_capacity(edges.len());
+    for ends in edges.windows(2) {
+        let (from, to) = (ends[0], ends[1]);
         let mut cell: Option<TimeColumn> = None;
         while let Some(point) = timeline.points.get(first).filter(|point| point.time < to) {
             let end = end_of(first);
@@ -80,6 +79,10 @@ mod tests {
         Range { min: value, max: value, last: value }
     }
 
+    fn even(start: u64, width: u64, columns: u64) -> Vec<u64> {
+        (0..=columns).map(|column| start + width * column).collect()
+    }
+
     fn timeline(points: &[(u64, Range)]) -> Timeline {
         let point = |&(time, allocated): &(u64, Range)| TimelinePoint { time, allocated, ..TimelinePoint::default() };
         Timeline { width: 10, points: points.iter().map(point).collect(), ..Timeline::default() }
@@ -90,7 +93,7 @@ mod tests {
         // GIVEN memory that swings at 10, and stays at 5 until it is freed at 60
         let timeline = timeline(&[(10, Range { min: 0, max: 9, last: 5 }), (60, Range { min: 0, max: 5, last: 0 })]);
         // WHEN resampled to columns of 10
-        let columns = resample(&timeline, 0, 10, 9);
+        let columns = resample(&timeline, &even(0, 10, 9));
         // THEN each column has its minimum and maximum
         let seen: Vec<_> = columns.iter().map(|column| (column.allocated.min, column.allocated.max)).collect();
         assert_eq!(seen, [(0, 0), (0, 9), (5, 5), (5, 5), (5, 5), (5, 5), (0, 5), (0, 0), (0, 0)]);
@@ -99,7 +102,7 @@ mod tests {
     #[test]
     fn many_points_share_a_column() {
         let timeline = timeline(&[(0, flat(1)), (10, flat(7)), (20, flat(3)), (30, flat(2))]);
-        let columns = resample(&timeline, 0, 20, 3);
+        let columns = resample(&timeline, &even(0, 20, 3));
         let seen: Vec<_> = columns.iter().map(|column| (column.allocated.min, column.allocated.max)).collect();
         assert_eq!(seen, [(1, 7), (2, 3), (2, 2)]);
     }
@@ -107,14 +110,14 @@ mod tests {
     #[test]
     fn a_window_begins_with_what_was_there() {
         let timeline = timeline(&[(0, flat(4)), (100, flat(6))]);
-        let seen: Vec<_> = resample(&timeline, 50, 25, 3).iter().map(|column| column.allocated.max).collect();
+        let seen: Vec<_> = resample(&timeline, &even(50, 25, 3)).iter().map(|column| column.allocated.max).collect();
         assert_eq!(seen, [4, 4, 6]);
     }
 
     #[test]
     fn a_point_wider_than_a_column_fills_its_columns() {
         let timeline = timeline(&[(0, Range { min: 2, max: 8, last: 3 }), (10, flat(1))]);
-        let seen: Vec<_> = resample(&timeline, 0, 5, 4).iter().map(|column| column.allocated.max).collect();
+        let seen: Vec<_> = resample(&timeline, &even(0, 5, 4)).iter().map(|column| column.allocated.max).collect();
         assert_eq!(seen, [8, 8, 1, 1]);
     }
 }

@@ -43,10 +43,9 @@ pub fn draw(buffer: &mut Buffer, area: Rect, context: &Context, by_category: boo
         return;
     }
     let plot = Plot::new(inner, context, process, device, by_category);
-    let scale = TimeScale { left: plot.area.x, start: plot.start, width: plot.column_width };
-    context.hit_targets.put_time(Rect { height: inner.height, ..plot.area }, scale);
+    context.hit_targets.put_time(Rect { height: inner.height, ..plot.area }, plot.scale.clone());
     plot.draw_bands(buffer);
-    plot.draw_axes(buffer);
+    plot.draw_axes(buffer, device);
     plot.draw_marks(buffer, process, device);
     if let Some(time) = context.cursor_time() {
         plot.draw_cursor(buffer, time);
@@ -54,6 +53,23 @@ pub fn draw(buffer: &mut Buffer, area: Rect, context: &Context, by_category: boo
 }
 
 fn title(context: &Context) -> String {
+    let has_steps = context.chart_by_step && context.device().is_some_and(|device| !device.steps.is_empty());
+    title_of_window(context) + if has_steps { ", by step" } else { "" }
+}
+
+/// Ends of the steps in a span of time, with its start before and the end of the run after them; empty without steps.
+fn step_knots(device: &DeviceSnapshot, span: Option<(u64, u64)>, end: u64) -> Vec<u64> {
+    let (from, to) = span.map_or((0, end), |(from, to)| (from, to.min(end)));
+    let inside = device.steps.iter().map(|step| step.end_time).filter(|time| (from + 1..to).contains(time));
+    let mut knots: Vec<u64> = std::iter::once(from).chain(inside).collect();
+    if knots.len() > 1 {
+        knots.push(to);
+        knots.dedup();
+    }
+    knots
+}
+
+fn title_of_window(context: &Context) -> String {
     match context.window {
         ChartWindow::Run => "Memory".to_owned(),
         ChartWindow::Last(300) => "Memory, last 5 min".to_owned(),
@@ -109,8 +125,9 @@ struct Plot<'a> {
     area: Rect,
     axis: Axis,
     left: u16,
-    start: u64,
-    column_width: u64,
+    scale: TimeScale,
+    /// Length of a column in nanoseconds; `None`: columns of steps, of different lengths.
+    column_width: Option<u64>,
     /// Bands of each column.
     bands: Bands,
     /// Number of columns up to now; the rest is the future.
@@ -131,23 +148,29 @@ impl<'a> Plot<'a> {
         let left = if inner.width < 40 { 9 } else { 10 };
         let area = Rect { x: inner.x + left, width: inner.width - left, height: inner.height - 1, ..inner };
         let end = process.until(context.now_unix_ns).max(1);
-        let (start, column_width) = match context.chart_span() {
-            Some((from, to)) => {
+        let knots = if context.chart_by_step { step_knots(device, context.chart_span(), end) } else { Vec::new() };
+        let (scale, column_width) = match (context.chart_span(), knots.len()) {
+            (_, 2..) => (TimeScale::of_intervals(area.x, &knots, area.width), None),
+            (Some((from, to)), _) => {
                 let width = (to - from).div_ceil(u64::from(area.width)).max(1);
                 // Columns start at multiples of their width, so that they do not flicker while they move.
-                ((to / width + 1).saturating_sub(u64::from(area.width)).saturating_mul(width), width)
+                let start = (to / width + 1).saturating_sub(u64::from(area.width)).saturating_mul(width);
+                (TimeScale::even(area.x, start, width, area.width), Some(width))
             }
-            None => (0, column_width(end, area.width, !process.state.is_over())),
+            (None, _) => {
+                let width = column_width(end, area.width, !process.state.is_over());
+                (TimeScale::even(area.x, 0, width, area.width), Some(width))
+            }
         };
-        let columns = resample(&device.timeline, start, column_width, usize::from(area.width));
+        let columns = resample(&device.timeline, &scale.edges);
         let bands = match by_category {
-            true => by_category::bands(&device.timeline.categories, start, column_width, &columns, &context.theme),
+            true => by_category::bands(&device.timeline.categories, &scale.edges, &columns, &context.theme),
             false => bands::totals(&columns, &context.theme),
         };
-        let past = (end.saturating_sub(start) / column_width + 1).min(columns.len() as u64) as usize;
+        let past = scale.index_of(end).map_or(0, |index| index + 1).min(columns.len());
         let most = columns[..past].iter().map(|column| column.edges()[3]).max().unwrap_or(0);
         let axis = byte_axis(most, device.totals.total_bytes, area.height);
-        Self { theme: &context.theme, area, axis, left, start, column_width, bands, past }
+        Self { theme: &context.theme, area, axis, left, scale, column_width, bands, past }
     }
 
     /// Height of `bytes` in eighths of a row.
@@ -158,8 +181,8 @@ impl<'a> Plot<'a> {
     }
 
     fn column_of(&self, time: u64) -> Option<u16> {
-        let column = time.checked_sub(self.start)? / self.column_width;
-        (column < self.past as u64).then_some(self.area.x + column as u16)
+        let column = self.scale.index_of(time)?.min(self.scale.columns().saturating_sub(1));
+        (column < self.past).then_some(self.area.x + column as u16)
     }
 
     fn row_of(&self, bytes: u64) -> u16 {
@@ -203,7 +226,7 @@ impl<'a> Plot<'a> {
         }
     }
 
-    fn draw_axes(&self, buffer: &mut Buffer) {
+    fn draw_axes(&self, buffer: &mut Buffer, device: &DeviceSnapshot) {
         let theme = self.theme;
         let line = if theme.glyphs.unicode { "┈" } else { "-" };
         let mut above = None;
@@ -231,17 +254,36 @@ impl<'a> Plot<'a> {
                 }
             }
         }
-        self.draw_times(buffer);
+        match self.column_width {
+            Some(width) => self.draw_times(buffer, width),
+            None => self.draw_steps(buffer, device),
+        }
     }
 
-    fn draw_times(&self, buffer: &mut Buffer) {
+    /// Draws the numbers of steps at their starts, as far as they have room.
+    fn draw_steps(&self, buffer: &mut Buffer, device: &DeviceSnapshot) {
+        let (y, mut free_from) = (self.area.bottom(), self.area.x);
+        let starts = std::iter::once(0).chain(device.steps.iter().map(|step| step.end_time));
+        for (start, step) in starts.zip(&device.steps) {
+            let Some(x) = self.column_of(start).filter(|x| *x >= free_from) else { continue };
+            let words = format!("step {}", step.index);
+            let room = self.area.right().saturating_sub(x);
+            if words.len() as u16 > room {
+                break;
+            }
+            put(buffer, x, y, room, &words, self.theme.dim, self.theme);
+            free_from = x + words.len() as u16 + 2;
+        }
+    }
+
+    fn draw_times(&self, buffer: &mut Buffer, column_width: u64) {
         let theme = self.theme;
         let y = self.area.bottom();
-        let step = time_step(self.column_width, 14);
-        let end = self.start.saturating_add(self.column_width.saturating_mul(u64::from(self.area.width)));
-        let mut time = self.start.div_ceil(step).saturating_mul(step);
+        let step = time_step(column_width, 14);
+        let (start, end) = (self.scale.edges[0], self.scale.edges[self.scale.columns()]);
+        let mut time = start.div_ceil(step).saturating_mul(step);
         while time < end {
-            let x = self.area.x + ((time - self.start) / self.column_width) as u16;
+            let x = self.area.x + ((time - start) / column_width) as u16;
             let words = format::moment(time, step);
             if x + words.len() as u16 <= self.area.right() {
                 put(buffer, x, y, self.area.right() - x, &words, theme.dim, theme);

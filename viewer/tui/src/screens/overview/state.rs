@@ -25,6 +25,7 @@ impl ScreenState for OverviewScreen {
             KeyCode::Char('-') => context.zoom(false),
             KeyCode::Char('0') => context.window = ChartWindow::Run,
             KeyCode::Char('c') => self.shows_categories = !self.shows_categories,
+            KeyCode::Char('x') => context.chart_by_step = !context.chart_by_step,
             _ => {}
         }
     }
@@ -43,8 +44,9 @@ impl ScreenState for OverviewScreen {
                 format!("last {}", format::duration(seconds.saturating_mul(1_000_000_000)).replace(" 00s", ""))
             }
         };
+        let axis = if context.chart_by_step { "by time" } else { "by step" };
         let categories = if self.shows_categories { "totals" } else { "categories" };
-        FooterKeys { first: vec![("w", window)], last: footer_keys(&[("c", categories), ("+-", "zoom")]) }
+        FooterKeys { first: vec![("w", window)], last: footer_keys(&[("c", categories), ("x", axis), ("+-", "zoom")]) }
     }
 
     fn help(&self) -> ScreenHelp {
@@ -54,6 +56,7 @@ impl ScreenState for OverviewScreen {
                 ("h  l", "select the table of lines, of layers"),
                 ("Enter", "open the selected table"),
                 ("c", "chart: memory by category, or totals"),
+                ("x", "chart: each step as wide as the others, or as long as it took"),
                 ("+  -  0", "chart: zoom in at the moment shown, zoom out, whole run"),
             ],
         }

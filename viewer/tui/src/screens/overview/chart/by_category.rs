@@ -8,18 +8,15 @@ use memlab_base::category::LETTERS;
 use memlab_base::category::category_index;
 use memlab_base::theme::Theme;
 
-/// Bands of columns of `width` nanoseconds from `start` on.
+/// Bands of columns. `edges`: their starts, and the end of the last, in nanoseconds.
 ///
 /// Allocated memory is divided by the shares in the column's interval. Reserved memory and other use are above it.
-pub fn bands(shares: &[CategoryPoint], start: u64, width: u64, columns: &[TimeColumn], theme: &Theme) -> Bands {
-    let column_edges = |(index, column): (u64, &TimeColumn)| {
-        let from = start.saturating_add(index.saturating_mul(width));
-        edges(&at(shares, from, from.saturating_add(width)), column)
-    };
+pub fn bands(shares: &[CategoryPoint], edges: &[u64], columns: &[TimeColumn], theme: &Theme) -> Bands {
+    let column_edges = |(ends, column): (&[u64], &TimeColumn)| self::edges(&at(shares, ends[0], ends[1]), column);
     let categories = of_allocated().map(|(_, category)| category);
     let categories = categories.chain([Category::Cached, Category::OtherArrays, Category::Context]);
     Bands {
-        edges: (0..).zip(columns).map(column_edges).collect(),
+        edges: edges.windows(2).zip(columns).map(column_edges).collect(),
         styles: categories.map(|category| (theme.category(category), LETTERS[category_index(category)])).collect(),
     }
 }
