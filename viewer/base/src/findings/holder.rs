@@ -36,6 +36,15 @@ pub struct HolderView {
     pub is_avoidable: bool,
 }
 
+impl HolderView {
+    /// True if these are several names, among them all names of another holder.
+    ///
+    /// They keep memory that is freed only with the other holder's: mostly what the program uses at that time.
+    pub fn includes(&self, other: &Self) -> bool {
+        self.paths.len() > other.paths.len() && other.paths.iter().all(|path| self.paths.contains(path))
+    }
+}
+
 /// The holders of memory, largest first.
 pub fn holders(held: &HeldView, directory: &str) -> Vec<HolderView> {
     let mut views: Vec<HolderView> = held.explanation.holders.iter().map(|holder| view(holder, directory)).collect();

@@ -233,7 +233,9 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &Accumulatio
         let time = format::duration(held.time);
         if held.step > 0 { format!(" at step {}", held.step - 1) } else { format!(" after {time}") }
     });
-    let found = held.as_ref().map(|held| holders(held, directory)).unwrap_or_default();
+    let mut found = held.as_ref().map(|held| holders(held, directory)).unwrap_or_default();
+    let all = found.clone();
+    found.retain(|holder| !all.iter().any(|other| holder.includes(other)));
     let most_held = found.first().map_or(0, |holder| holder.bytes);
     // Much smaller ones are mostly what the program uses at the time of the search.
     for holder in found.iter().take(SHOWN_HOLDERS).filter(|holder| holder.bytes >= most_held / 2) {

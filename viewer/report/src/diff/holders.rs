@@ -62,13 +62,15 @@ pub(super) fn compare(before: &Side, after: &Side, lines: &[LineChange], scope: 
     // The later holders come first: an earlier one below them, such as the only item of a list, is part of them.
     for (found, side) in [(&later, after), (&earlier, before)] {
         let Some(found) = found else { continue };
-        for (holder, view) in found.held.explanation.holders.iter().zip(holders(&found.held, &side.directory)) {
+        let all = holders(&found.held, &side.directory);
+        for (holder, view) in found.held.explanation.holders.iter().zip(&all) {
+            let includes_another = all.iter().any(|other| view.includes(other));
             // The bytes of more names than are listed cannot be looked up.
-            if holder.more > 0 || known.iter().any(|known| is_part(holder, known)) {
+            if holder.more > 0 || includes_another || known.iter().any(|known| is_part(holder, known)) {
                 continue;
             }
             known.push(holder);
-            views.push(view);
+            views.push(view.clone());
         }
     }
     let bytes = |at: &Option<Near<'_>>| -> Vec<Option<u64>> {

@@ -11,8 +11,10 @@ use crate::screen::TablePane;
 use memlab_base::text;
 use memlab_base::theme::Theme;
 
-/// Width of a bar of shares.
-const BAR: u16 = 8;
+/// Width of a bar of shares: the names come first.
+fn bar_width(width: u16) -> u16 {
+    (width / 12).clamp(4, 16)
+}
 
 /// Appearance of a row beside its figures.
 #[derive(Clone, Debug, Default)]
@@ -66,7 +68,7 @@ pub fn draw<C: Column>(
     state.settle(rows.len(), page);
     let labels: Vec<Label> = rows.iter().skip(state.offset).take(page).map(label).collect();
     let has_bars = area.width >= 44 && labels.iter().any(|label| label.share.is_some());
-    let bar_columns = if has_bars { BAR } else { 0 };
+    let bar_columns = if has_bars { bar_width(area.width) } else { 0 };
     let figures: u16 = shown.iter().map(|column| column.columns() + 1).sum();
     let bar_x = area.x + figures;
     let name_x = bar_x + bar_columns + u16::from(has_bars);
@@ -89,14 +91,15 @@ pub fn draw<C: Column>(
         }
         let tint = if theme.is_mono() { Style::new() } else { Style::new().fg(label.tint) };
         if let (true, Some(share)) = (has_bars, label.share) {
-            put(buffer, bar_x, y, BAR, &bar(share.clamp(0.0, 1.0), BAR, theme.glyphs.unicode), tint, theme);
+            let drawn = bar(share.clamp(0.0, 1.0), bar_columns, theme.glyphs.unicode);
+            put(buffer, bar_x, y, bar_columns, &drawn, tint, theme);
         }
         draw_label(buffer, (name_x, area.right()), y, label, sign_columns, theme);
         if style.has_focus && row == state.selected {
             buffer.set_style(line, theme.selected);
             if has_bars && !theme.is_mono() {
                 // The bar keeps its colour.
-                buffer.set_style(Rect { x: bar_x, y, width: BAR, height: 1 }, tint);
+                buffer.set_style(Rect { x: bar_x, y, width: bar_columns, height: 1 }, tint);
             }
         }
     }
