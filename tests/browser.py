@@ -161,6 +161,11 @@ class Page:
         for kind in ("mousePressed", "mouseReleased"):
             self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
+    def drag(self, start, end, y):
+        """Presses the left button at `start`, moves to `end` at the same height, and releases it there."""
+        for kind, x in (("mousePressed", start), ("mouseMoved", end), ("mouseReleased", end)):
+            self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=1)
+
     def hover(self, x, y):
         self.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 

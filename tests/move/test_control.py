@@ -139,10 +139,24 @@ def test_a_stopped_process_is_listed_with_a_remedy(memlab, traced):
         # WHEN processes are listed THEN the list gives the reason, and how to continue or kill the process
         text = ps(memlab)
         assert f"process {traced.pid} does not answer: it is stopped: `kill -CONT {traced.pid}` continues it" in text
-        (row,) = [line for line in text.splitlines() if line.split()[0] == str(traced.pid)]
+        (row,) = [line for line in text.splitlines() if line.split()[:1] == [str(traced.pid)]]
         assert "does not answer" in row and "python" in row
     finally:
         traced.send_signal(signal.SIGCONT)
+
+
+def test_the_cards_of_the_machine_are_listed(memlab):
+    # GIVEN a machine with two cards, and a program that has memory on the first
+    program = "import torch, subprocess, sys\nkept = torch.ones(1 << 20, device='cuda')\nsubprocess.run(sys.argv[1:], check=True)"
+    run = [memlab.command, "simulate", "--devices", "2", "--", sys.executable, "-c", program, memlab.command, "ps"]
+    environment = memlab.environment()
+    listed = subprocess.run([*run, "--json"], capture_output=True, text=True, env=environment, check=True)
+    # THEN each has its load, temperature, power and memory, as NVML reports them
+    first, second = json.loads(listed.stdout)["cards"]
+    assert (first["index"], second["index"], first["busy_percent"], first["celsius"], first["watts"]) == (0, 1, 0, 30, 70)
+    # AND its processes
+    assert [process["bytes"] for process in first["processes"]] == [first["used_bytes"]] and first["used_bytes"] > 0
+    assert second["processes"] == [] and second["used_bytes"] == 0
 
 
 def test_a_dead_process_is_not_listed_although_its_child_is_alive(memlab):

@@ -119,6 +119,32 @@ def test_tables_are_searched_and_show_their_first_rows(browser, training):
     assert found and all("Block.forward" in line for line in found)
 
 
+def test_charts_zoom_by_dragging(browser, training):
+    path, report = training
+    page = browser.open(path)
+    chart = "document.querySelector('svg.timeline[data-points]')"
+    readout = f"{chart}.closest('figure').querySelector('.readout').textContent"
+    page.evaluate(f"{chart}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
+    left, top, width, height = page.evaluate(f"(({{x, y, width, height}}) => [x, y, width, height])({chart}.getBoundingClientRect())")
+    middle = top + height / 2
+    # GIVEN the step with the peak; WHEN the mouse is on its mark THEN the lines that held the peak are named
+    mark = f"{chart}.querySelector('.peak').dataset.x / 1200"
+    page.hover(left + width * page.evaluate(mark), middle)
+    words = page.evaluate(readout)
+    assert "allocated: " in words and "train_gpt.py:" in words and words.count(" · ") == 4
+    # WHEN a part is dragged over THEN it fills the chart, and marks outside it are hidden
+    zoom = f"{chart}.querySelector('.zoom').getAttribute('transform')"
+    marks = f"Array.from({chart}.querySelectorAll('[data-x]')).filter(mark => mark.style.visibility !== 'hidden').length"
+    before = page.evaluate(marks)
+    page.drag(left + width * 0.5, left + width * 0.6, middle)
+    assert float(page.evaluate(zoom).split("scale(")[1].split()[0]) > 8 and page.evaluate(marks) < before
+    # AND Escape shows the whole step again
+    page.evaluate(f"{chart}.focus()")
+    page.press("Escape")
+    assert page.evaluate(zoom) == "translate(0 0) scale(1 1)" and page.evaluate(marks) == before
+    assert page.complaints == []
+
+
 def test_the_flamegraph_zooms_and_searches(browser, training):
     path, report = training
     page = browser.open(path)

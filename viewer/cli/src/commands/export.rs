@@ -112,7 +112,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
                 let measure = if moment == NamedMoment::Peak { Measure::AtPeak } else { Measure::Live };
                 let command = model.header().map(|header| short_command(&header.command)).unwrap_or_default();
                 let title = format!("{command}: cuda:{} allocated at {moment}", view.index);
-                let picture = flamegraph(&model.calls(view.index), measure, &title);
+                let picture = flamegraph(&model.calls(view.index), model.sources(), measure, &title);
                 destination.write(|out| out.write_all(picture.as_bytes()))?;
             }
             deep = deep_stacks(&model);

@@ -7,9 +7,9 @@
 use std::cmp::Reverse;
 use std::fmt::Write as _;
 
-use memlab_trace::{AllocationTotals, Call, CallTree, Line};
+use memlab_trace::{AllocationTotals, Call, CallTree, Line, Sources};
 
-use memlab_base::text::{fit_end, markup};
+use memlab_base::text::{clean, fit, fit_end, markup};
 use memlab_units::format::{self, size};
 
 /// Style sheet of flamegraphs, light and dark.
@@ -60,9 +60,9 @@ impl Measure {
     }
 }
 
-/// Flamegraph of a call tree as a standalone file.
-pub fn flamegraph(tree: &CallTree, measure: Measure, title: &str) -> String {
-    let drawing = drawing(tree, measure, title, MAX_CALLS);
+/// Flamegraph of a call tree as a standalone file. `sources`: texts of its lines.
+pub fn flamegraph(tree: &CallTree, sources: &Sources, measure: Measure, title: &str) -> String {
+    let drawing = drawing(tree, sources, measure, title, MAX_CALLS);
     let (body, end) = drawing.split_at(drawing.rfind("</svg>").unwrap_or(drawing.len()));
     format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n{body}<style><![CDATA[\n{STYLE}]]></style>\n<script><![CDATA[\n{SCRIPT}]]></script>\n{end}"
@@ -70,7 +70,7 @@ pub fn flamegraph(tree: &CallTree, measure: Measure, title: &str) -> String {
 }
 
 /// The picture alone, with at most `most` calls, for a page that includes the style and the script.
-pub(crate) fn drawing(tree: &CallTree, measure: Measure, title: &str, most: usize) -> String {
+pub(crate) fn drawing(tree: &CallTree, sources: &Sources, measure: Measure, title: &str, most: usize) -> String {
     let total = measure.of(&tree.total());
     let DrawnCalls { least, dropped, rows } = choose(tree, measure, total, most);
     let height = HEAD + (rows + 1) as f64 * ROW + FOOT;
@@ -87,7 +87,7 @@ pub(crate) fn drawing(tree: &CallTree, measure: Measure, title: &str, most: usiz
         search = WIDTH - 262.0,
         reset = WIDTH - 350.0,
     );
-    let mut drawn = Drawing { svg: &mut svg, measure, total };
+    let mut drawn = Drawing { svg: &mut svg, sources, measure, total };
     drawn.frame(0, 0, 0, "all", 'l', "all\nevery block on the device", total, 0);
     // Depth first, with the start of each call.
     let mut to_do: Vec<(u32, usize, u64)> = Vec::new();
@@ -153,6 +153,7 @@ fn choose(tree: &CallTree, measure: Measure, total: u64, most: usize) -> DrawnCa
 /// Draws frames.
 struct Drawing<'s> {
     svg: &'s mut String,
+    sources: &'s Sources,
     measure: Measure,
     total: u64,
 }
@@ -177,9 +178,15 @@ impl Drawing<'_> {
         };
         let name = name(line);
         let place = line.line.map_or_else(|| line.file.to_string(), |number| format!("{}:{number}", line.file));
-        let title = format!("{name}\n{}", memlab_base::text::clean(&fit_end(&place, MAX_NAME_COLUMNS, "…")));
+        let mut title = format!("{name}\n{}", clean(&fit_end(&place, MAX_NAME_COLUMNS, "…")));
+        let mut label = name;
+        if let Some(source) = line.line.and_then(|number| self.sources.line(&line.file, number)) {
+            let source = clean(source.trim());
+            let _ = write!(title, "\n{}", fit(&source, MAX_NAME_COLUMNS, "…"));
+            let _ = write!(label, "   {source}");
+        }
         let (class, colours) = if call.is_users() { ('u', USERS) } else { ('l', LIBRARIES) };
-        self.frame(row, start, own, &name, class, &title, bytes, hash(&line.file) % colours);
+        self.frame(row, start, own, &label, class, &title, bytes, hash(&line.file) % colours);
     }
 
     #[expect(clippy::too_many_arguments, reason = "all that a frame is, once")]
@@ -201,7 +208,7 @@ impl Drawing<'_> {
             let _ = write!(share, ", {} of it by this line itself", size(own));
         }
         let room = ((width - 8.0) / ADVANCE).max(0.0) as usize;
-        let label = if room < 3 { "".into() } else { memlab_base::text::fit(name, room, "…") };
+        let label = if room < 3 { "".into() } else { fit(name, room, "…") };
         let _ = writeln!(
             self.svg,
             r#"<svg class="f {class} {class}{colour}" data-d="{row}" data-b="{bytes}" x="{x:.4}" y="{y:.0}" width="{width:.4}" height="{ROW:.0}"><title>{title}
@@ -221,7 +228,7 @@ fn name(line: &Line) -> String {
     let number = line.line.map_or_else(String::new, |number| format!(":{number}"));
     let name =
         format!("{}  {}{number}", fit_end(function, MAX_NAME_COLUMNS, "…"), fit_end(file, MAX_NAME_COLUMNS, "…"));
-    memlab_base::text::clean(&name).into_owned()
+    clean(&name).into_owned()
 }
 
 /// FNV-1a: the same colour for the same file in every picture.
@@ -293,7 +300,7 @@ mod tests {
     fn calls_are_as_wide_as_what_they_hold() {
         // GIVEN a main that called the user's code and a library
         let names = [("/gpt/train.py", "main"), ("/gpt/model.py", "GPT.forward"), ("/v/site-packages/x.py", "f")];
-        let svg = flamegraph(&tree(&names, &[100, 600, 300]), Measure::AtPeak, "a title");
+        let svg = flamegraph(&tree(&names, &[100, 600, 300]), &Sources::default(), Measure::AtPeak, "a title");
         // THEN they are drawn with all their memory, largest first
         let drawn = frames(&svg);
         let expected = [(0, 1000), (1, 1000), (2, 600), (2, 300)];
@@ -307,6 +314,19 @@ mod tests {
     }
 
     #[test]
+    fn a_call_has_the_text_of_its_line() {
+        // GIVEN a trace with the text of one of two lines
+        let mut model = Model::new();
+        model.apply(decode_line(br#"{"source":"/gpt/train.py","line":1,"text":"  loss = model(<x>)"}"#).unwrap());
+        let names = [("/gpt/train.py", "main"), ("/gpt/model.py", "GPT.forward")];
+        let svg = flamegraph(&tree(&names, &[100, 600]), model.sources(), Measure::AtPeak, "t");
+        // THEN it stands in the frame and in its tooltip
+        assert!(svg.contains("main  train.py:1\n/gpt/train.py:1\nloss = model(&lt;x&gt;)\n700 B"), "{svg}");
+        assert!(svg.contains(">main  train.py:1   loss = model(&lt;x&gt;)<"), "{svg}");
+        elements(&svg);
+    }
+
+    #[test]
     fn names_can_do_no_harm() {
         // GIVEN names that are markup, end sections, control terminals and never end
         let long = "x".repeat(100_000);
@@ -315,9 +335,14 @@ mod tests {
             ("/\u{1b}[2J\u{0}\u{ffff}", "a\"b'c&d;\n"),
             ("/very/long", &long),
         ];
-        let hostile = flamegraph(&tree(&names, &[1, 2, 3]), Measure::Live, "<b>\u{7}\"");
+        let hostile = flamegraph(&tree(&names, &[1, 2, 3]), &Sources::default(), Measure::Live, "<b>\u{7}\"");
         // THEN the picture has the same elements as with harmless names
-        let harmless = flamegraph(&tree(&[("/a", "b"), ("/c", "d"), ("/e", "f")], &[1, 2, 3]), Measure::Live, "t");
+        let harmless = flamegraph(
+            &tree(&[("/a", "b"), ("/c", "d"), ("/e", "f")], &[1, 2, 3]),
+            &Sources::default(),
+            Measure::Live,
+            "t",
+        );
         assert_eq!(elements(&hostile), elements(&harmless));
         assert!(!hostile.contains(['\u{1b}', '\u{0}', '\u{7}', '\u{ffff}']) && hostile.len() < harmless.len() + 4000);
     }
@@ -326,16 +351,19 @@ mod tests {
     fn omitted_calls_are_counted() {
         let names = [("/a.py", "a"), ("/b.py", "b"), ("/c.py", "c"), ("/d.py", "d")];
         let tree = tree(&names, &[1_000_000, 900, 10, 9]);
-        assert!(drawing(&tree, Measure::AtPeak, "", 100).contains(">2 calls are too small to draw: each below 251 B "));
+        assert!(
+            drawing(&tree, &Sources::default(), Measure::AtPeak, "", 100)
+                .contains(">2 calls are too small to draw: each below 251 B ")
+        );
         // Above the maximum number of calls, only the largest are drawn.
-        let few = drawing(&tree, Measure::AtPeak, "", 1);
+        let few = drawing(&tree, &Sources::default(), Measure::AtPeak, "", 1);
         assert_eq!(frames(&few).len(), 2, "{few}");
         assert!(few.contains("3 calls are too small"));
     }
 
     #[test]
     fn nothing_is_a_picture_too() {
-        let svg = flamegraph(&CallTree::default(), Measure::Live, "empty");
+        let svg = flamegraph(&CallTree::default(), &Sources::default(), Measure::Live, "empty");
         assert_eq!(frames(&svg), [("l l0".to_owned(), 0, 0)]);
         assert!(svg.contains("nothing was allocated"));
         elements(&svg);

@@ -49,6 +49,8 @@ pub struct App {
     pub uses_mouse: bool,
     /// Message while no trace exists yet.
     pub waiting_for: String,
+    /// Time of the first tick: nanoseconds since 1970; 0 before it.
+    started_unix_ns: u64,
     pub latest: Arc<Snapshot>,
     /// Latest moment at the time of the pause.
     paused_at: Option<Cursor>,
@@ -93,6 +95,7 @@ impl App {
             prompt: None,
             uses_mouse: true,
             waiting_for: waiting_for.into(),
+            started_unix_ns: 0,
             latest: Arc::default(),
             paused_at: None,
             start_moment: None,
@@ -167,10 +170,21 @@ impl App {
         if self.context.paused {
             return is_awaited;
         }
-        let clock = |now: u64| self.context.process().map(|process| process.until(now) / CLOCK_RESOLUTION_NS);
+        if self.started_unix_ns == 0 {
+            self.started_unix_ns = now_unix_ns;
+        }
+        let clock = |now: u64| {
+            let shown = self.context.process().map_or_else(|| self.waited(now), |process| process.until(now));
+            shown / CLOCK_RESOLUTION_NS
+        };
         let changed = clock(self.context.now_unix_ns) != clock(now_unix_ns);
         self.context.now_unix_ns = now_unix_ns;
         changed || is_awaited
+    }
+
+    /// Nanoseconds since the dashboard was opened.
+    pub(super) fn waited(&self, now_unix_ns: u64) -> u64 {
+        now_unix_ns.saturating_sub(self.started_unix_ns)
     }
 
     /// Handles the end of the program.

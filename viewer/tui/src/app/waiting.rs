@@ -8,7 +8,10 @@ use crate::screens::output::Program;
 use crate::widgets::pane::{bar, put};
 use memlab_base::text;
 use memlab_follow::snapshot::ProcessState;
-use memlab_units::format::size;
+use memlab_units::format::{clock, size};
+
+/// A shorter wait is not worth a clock.
+const SHOWN_FROM_NS: u64 = 2_000_000_000;
 
 /// Draws the message in the middle.
 pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
@@ -42,7 +45,11 @@ pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
                 Some(Program::Ended(how)) => {
                     lines.push((format!("{how}: it did not use CUDA"), theme.title));
                 }
-                _ => lines.push((app.waiting_for.clone(), theme.title)),
+                _ => {
+                    let waited = app.waited(app.context.now_unix_ns);
+                    let elapsed = if waited < SHOWN_FROM_NS { String::new() } else { format!("  {}", clock(waited)) };
+                    lines.push((app.waiting_for.clone() + &elapsed, theme.title));
+                }
             }
             if let Some(mut output) = app.output.terminal() {
                 lines.push((String::new(), theme.text));

@@ -157,7 +157,7 @@ pub(super) fn flamegraphs(
     let most = (CALLS / 2 / devices.max(1)).max(50);
     let draw = |tree, what: &str| {
         let title = format!("{}, {what}", short_name(device));
-        PreEscaped(flamegraph::drawing(tree, measure, &title, most))
+        PreEscaped(flamegraph::drawing(tree, names.model.sources(), measure, &title, most))
     };
     html! {
         p.note {
