@@ -120,13 +120,14 @@ def test_tables_are_searched_and_show_their_first_rows(browser, training):
 
 
 def test_charts_zoom_by_dragging(browser, training):
-    path, report = training
-    page = browser.open(path)
+    page = browser.open(training[0])
     chart = "document.querySelector('svg.timeline[data-points]')"
     readout = f"{chart}.closest('figure').querySelector('.readout').textContent"
     page.evaluate(f"{chart}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
-    left, top, width, height = page.evaluate(f"(({{x, y, width, height}}) => [x, y, width, height])({chart}.getBoundingClientRect())")
-    middle = top + height / 2
+    left, top, right, bottom = page.evaluate(
+        f"(({{left, top, right, bottom}}) => [left, top, right, bottom])({chart}.getBoundingClientRect())"
+    )
+    width, middle = right - left, (top + bottom) / 2
     # GIVEN the step with the peak; WHEN the mouse is on its mark THEN the lines that held the peak are named
     mark = f"{chart}.querySelector('.peak').dataset.x / 1200"
     page.hover(left + width * page.evaluate(mark), middle)
