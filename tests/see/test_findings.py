@@ -129,7 +129,7 @@ def test_spilled_memory_is_not_used_memory_and_a_higher_limit_helps(memlab, limi
     command = [memlab.command, "report", "--full", report["trace"]["path"]]
     text = subprocess.run(command, capture_output=True, text=True).stdout
     assert "600 MiB reserved and 496 MiB in use at that moment\n  and 360 MiB in host memory" in text, text
-    assert "a limit of 500 MiB was set" in text and "- in host memory     -360 MiB" in text
+    assert "a limit of 500 MiB was set" in text and "- in host memory      -360 MiB" in text
     page = subprocess.run(
         [memlab.command, "report", "--html", "-", report["trace"]["path"]], capture_output=True, text=True
     ).stdout

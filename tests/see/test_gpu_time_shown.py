@@ -64,7 +64,7 @@ def test_a_comparison_has_gpu_time(runs):
     text = answer(memlab, "diff", traces["short"], traces["long"])
     for title in ("over the whole run each", "by layer", "by line", "by kernel and copy"):
         assert f"\nGPU time {title}" in text
-    assert "0.up  Linear" in text.split("GPU time by layer")[1]
+    assert "0–1.up  Linear ×2" in text.split("GPU time by layer")[1]
 
 
 def test_a_comparison_needs_two_runs_with_times(runs):

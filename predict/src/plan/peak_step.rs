@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use memlab_trace::Category;
+use memlab_trace::record::Phase;
 use rustc_hash::FxHashMap;
 
 use crate::plan::recording::{Event, Recording};
@@ -14,8 +15,10 @@ const MIN_EVENTS: usize = 8;
 /// Memory in the step with the peak, or in the forward pass with it if the run has no steps.
 #[derive(Clone, Debug)]
 pub struct PeakStep {
-    /// Number of the step; `None`: the run has no steps.
+    /// Number of the step; `None`: the peak is in no step.
     pub step: Option<usize>,
+    /// Phase of the allocation that made the peak.
+    pub phase: Phase,
     /// Buckets with equal numbers of requests, each at its peak. Reserved bytes are 0.
     pub buckets: Vec<TimelineBucket>,
     /// Bytes of each stack at the peak of each bucket.
@@ -73,28 +76,32 @@ impl Recording {
         // The event of each bucket's peak.
         let mut peaks: Vec<usize> = Vec::with_capacity(count);
         let mut replay = Replay::new(self);
+        // Phase of the latest allocation, and of the one that made the peak.
+        let (mut latest, mut at_peak) = (Phase::default(), (0, Phase::default()));
         for (index, event) in self.events[..window.end].iter().enumerate() {
             replay.apply(*event);
             if index < window.start {
                 continue;
             }
-            let phase = match *event {
-                Event::Allocate(id) => Some(self.allocations[id as usize].flags.phase()),
-                _ => None,
-            };
+            if let Event::Allocate(id) = *event {
+                latest = self.allocations[id as usize].flags.phase();
+            }
+            if replay.allocated > at_peak.0 {
+                at_peak = (replay.allocated, latest);
+            }
             let is_new = buckets.len() <= bucket_of(index);
             if is_new {
-                let phase = buckets.last().map(|bucket| bucket.phase).unwrap_or_default();
-                buckets.push(TimelineBucket { allocated: 0, categories: [0; Category::COUNT], reserved: 0, phase });
+                let categories = [0; Category::COUNT];
+                buckets.push(TimelineBucket { allocated: 0, categories, reserved: 0, phase: latest });
                 peaks.push(index);
             }
             let (Some(bucket), Some(peak)) = (buckets.last_mut(), peaks.last_mut()) else { continue };
             if is_new || replay.allocated > bucket.allocated {
                 (bucket.allocated, bucket.categories, *peak) = (replay.allocated, replay.categories, index);
             }
-            bucket.phase = phase.unwrap_or(bucket.phase);
+            bucket.phase = latest;
         }
-        Some(PeakStep { step, buckets, stacks: self.stacks_after(&peaks) })
+        Some(PeakStep { step, phase: at_peak.1, buckets, stacks: self.stacks_after(&peaks) })
     }
 
     /// Bytes of each stack after each of these events, in order.
@@ -128,7 +135,7 @@ impl Recording {
             let step = self.steps.partition_point(|end| *end <= event);
             let start = step.checked_sub(1).map_or(0, |before| self.steps[before]);
             let end = self.steps.get(step).copied().unwrap_or(self.events.len());
-            return (start..end, Some(step));
+            return (start..end, Some(step).filter(|step| *step < self.steps.len()));
         }
         let pass = self.passes.partition_point(|begin| *begin <= event);
         let start = pass.checked_sub(1).map_or(0, |before| self.passes[before]);

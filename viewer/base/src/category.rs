@@ -86,10 +86,10 @@ pub fn bar_columns(parts: &[u64], whole: u64, columns: usize) -> Vec<usize> {
     let nonzero = parts.iter().filter(|bytes| **bytes > 0).count();
     if whole == 0 || columns < nonzero {
         // No room for each: the largest ones.
-        let mut sizes: Vec<u64> = parts.to_vec();
-        sizes.sort_unstable_by_key(|bytes| Reverse(*bytes));
-        let least = sizes.get(columns).filter(|_| whole > 0).map_or(u64::MAX, |bytes| bytes.saturating_add(1));
-        return parts.iter().map(|bytes| usize::from(*bytes >= least)).collect();
+        let mut largest: Vec<usize> = (0..parts.len()).collect();
+        largest.sort_by_key(|index| Reverse(parts[*index]));
+        largest.truncate(if whole > 0 { columns } else { 0 });
+        return (0..parts.len()).map(|index| usize::from(largest.contains(&index))).collect();
     }
     let share = |bytes: u64| u128::from(bytes) * columns as u128 * 2 / u128::from(whole);
     let mut shares: Vec<usize> = parts
@@ -97,12 +97,15 @@ pub fn bar_columns(parts: &[u64], whole: u64, columns: usize) -> Vec<usize> {
         .map(|bytes| (share(*bytes).div_ceil(2) as usize).clamp(usize::from(*bytes > 0), columns))
         .collect();
     // The widest parts absorb the excess, and without free memory the deficit: there it is least visible.
-    while shares.iter().sum::<usize>() > columns
+    let sum = parts.iter().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
+    // Free memory of at least half a column keeps one.
+    let free_columns = usize::from(share(whole.saturating_sub(sum)) > 0);
+    let most = (columns - free_columns).max(nonzero);
+    while shares.iter().sum::<usize>() > most
         && let Some(widest) = shares.iter_mut().max()
     {
         *widest -= 1;
     }
-    let sum = parts.iter().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
     while sum >= whole
         && shares.iter().sum::<usize>() < columns
         && let Some(widest) = shares.iter_mut().max()
@@ -127,6 +130,9 @@ mod tests {
         assert_eq!(bar_columns(&[u64::MAX, u64::MAX], u64::MAX, 7), [4, 3]);
         assert_eq!(bar_columns(&[5, 0], 0, 3), [0, 0]);
         assert_eq!(bar_columns(&[5, 9, 1, 7], 100, 2), [0, 1, 0, 1]);
+        assert_eq!(bar_columns(&[5, 5, 5], 100, 2), [1, 1, 0]);
+        // Free memory does not vanish beside many small parts.
+        assert_eq!(bar_columns(&[1, 1, 1, 1, 900], 1000, 20).iter().sum::<usize>(), 19);
         assert!(bar_columns(&[], 5, 3).is_empty());
     }
 

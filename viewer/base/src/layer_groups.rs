@@ -1,6 +1,6 @@
 //! Layers that differ only in their number, as the blocks of a transformer, in one row.
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -85,40 +85,6 @@ impl LayerRow for LayerWorkView {
     fn rename(&mut self, name: String) {
         self.name = Some(name.into());
     }
-}
-
-/// A layer of which only name and bytes are known; `None`: outside any layer.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NamedLayer {
-    pub name: Option<Arc<str>>,
-    pub bytes: u64,
-}
-
-impl LayerRow for NamedLayer {
-    type Figure = u64;
-
-    fn layer(&self) -> (u32, Option<&str>, Option<&Arc<str>>) {
-        (0, self.name.as_deref(), None)
-    }
-
-    fn figure(&self) -> u64 {
-        self.bytes
-    }
-
-    fn add(&mut self, other: &Self) {
-        self.bytes = self.bytes.saturating_add(other.bytes);
-    }
-
-    fn rename(&mut self, name: String) {
-        self.name = Some(name.into());
-    }
-}
-
-/// Groups of layers of which only names and bytes are known, the largest first.
-pub fn largest(layers: impl Iterator<Item = NamedLayer>) -> Vec<LayerGroup<NamedLayer>> {
-    let mut groups = grouped(layers.collect());
-    groups.sort_by_key(|group| Reverse(group.sum.bytes));
-    groups
 }
 
 /// Layers of one class whose names differ in one number.

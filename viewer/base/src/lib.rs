@@ -5,12 +5,13 @@
 //! ```text
 //! trace_moment                                                     a trace at a moment
 //! findings, json, kernels, moment, trace_files                     findings; rows; kernel times; named moments; trace files
-//! arguments, file_names, filter, progress, save, simulation, preload           shared arguments; row filters; simulated cards; preload
+//! arguments, filter, progress, save, simulation, preload           shared arguments; row filters; simulated cards; preload
+//! file_names                                                       short names of source files
 //! parallel, ranges                                                 ranks in meshes and pipelines; named ranges
 //! output, query, table                                            standard output and error, safe for terminals; tables
 //! layer_groups, theme
 //! holdings
-//! category, clock, error, layer_tree, signals, source_file, text
+//! category, clock, error, layer_tree, resample, signals, source_file, text
 //! shared_library                                                   libraries opened by name
 //! ```
 
@@ -33,6 +34,7 @@ pub mod preload;
 pub mod progress;
 pub mod query;
 pub mod ranges;
+pub mod resample;
 pub mod save;
 pub mod shared_library;
 pub mod signals;

@@ -4,6 +4,5 @@ pub mod columns;
 pub mod facts;
 pub mod gauge;
 pub mod pane;
-pub mod resample;
 pub mod rows;
 pub mod table;

@@ -138,7 +138,7 @@ impl<'a> KeptActivations<'a> {
             how: self.how(outcome.budget / BUDGET_UNIT),
             because: format!(
                 "Autograd saves up to {} for backward; with this budget, up to {} of it on the GPU. Each step copies {} \
-                 to the host, and copies the {} back that backward no longer finds on the GPU.{bus}",
+                 to the host, and copies back the {} that are no longer on the GPU when backward needs them.{bus}",
                 size(self.most),
                 size(outcome.budget),
                 size(outcome.leaving),

@@ -23,8 +23,13 @@ def optimizers_of(model: nn.Module | None, but: list[Optimizer]) -> list[Optimiz
         # The type, because an object can claim any class.
         if not issubclass(type(candidate), Optimizer) or id(candidate) in known:
             continue
-        groups = getattr(candidate, "param_groups", [])
-        if any(id(parameter) in parameters for group in groups for parameter in group.get("params", [])):
+        try:
+            # A wrapper, such as that of Accelerate, has the optimizer as an attribute.
+            is_wrapper = any(isinstance(value, Optimizer) for value in vars(candidate).values())
+            given = [parameter for group in candidate.param_groups for parameter in group["params"]]
+        except Exception:  # An optimizer of somebody else may raise anything.
+            continue
+        if not is_wrapper and any(id(parameter) in parameters for parameter in given):
             found.append(candidate)
     return found
 

@@ -54,10 +54,13 @@ fn healthy(model: &Model, devices: &[DeviceView]) -> Option<Words> {
 
 /// Bytes of the card, or of the limit, that the run never used, and in words its maximum; `None`: unknown.
 fn spare(device: &DeviceView) -> Option<(u64, String)> {
-    let of = |whole: u64, most: u64, what: &str| {
-        (whole.saturating_sub(most), format!("at most {} of {} {what}", size(most), size(whole)))
-    };
-    let of_card = (device.total_bytes > 0).then(|| of(device.total_bytes, device.peak_used_bytes, "in use"));
-    let of_limit = device.limit_bytes.map(|limit| of(limit, device.peak_reserved_bytes, "reserved, the limit"));
+    let of_card = (device.total_bytes > 0).then(|| {
+        let (whole, most) = (device.total_bytes, device.peak_used_bytes);
+        (whole.saturating_sub(most), format!("at most {} of {} in use", size(most), size(whole)))
+    });
+    let of_limit = device.limit_bytes.map(|limit| {
+        let most = device.peak_reserved_bytes;
+        (limit.saturating_sub(most), format!("at most {} reserved, of the limit of {}", size(most), size(limit)))
+    });
     of_card.into_iter().chain(of_limit).min_by_key(|(bytes, _)| *bytes)
 }

@@ -97,9 +97,14 @@ fn table(checks: &[Check], style: Style) -> String {
         };
         let state = format!("{:<states$}", state.as_str());
         let state = if style.colored { color.paint(&state) } else { state };
-        let lines = text::filled(Vec::new(), &text::clean(found), "", room);
-        let advised =
-            advice.iter().flat_map(|advice| text::filled(vec!["→".to_owned()], &text::clean(advice), "  ", room));
+        let lines = match room {
+            usize::MAX => vec![text::clean(found).into_owned()],
+            _ => text::filled(Vec::new(), &text::clean(found), "", room),
+        };
+        let advised = advice.iter().flat_map(|advice| match room {
+            usize::MAX => vec![format!("→ {}", text::clean(advice))],
+            _ => text::filled(vec!["→".to_owned()], &text::clean(advice), "  ", room),
+        });
         let mut starts = [state, (*name).to_owned()].into_iter();
         for line in lines.into_iter().chain(advised) {
             rows.push(vec![starts.next().unwrap_or_default(), starts.next().unwrap_or_default(), line]);

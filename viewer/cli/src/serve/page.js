@@ -74,7 +74,9 @@
     const flames = Array.from(piece.querySelectorAll("svg.flamegraph"), (svg) => svg.explored?.());
     const scrolled = Array.from(piece.querySelectorAll(".scroll"), (box) => [box.scrollLeft, box.scrollTop]);
     const chart = piece.querySelector("svg.timeline");
-    const marks = ["cursor", "zoom"].map((name) => [name, chart?.dataset[name]]);
+    // Another process, device or part has another chart.
+    const kept = have.startsWith(`${wanted()} `) ? ["cursor", "zoom"] : ["cursor"];
+    const marks = kept.map((name) => [name, chart?.dataset[name]]);
     const focused = piece.contains(document.activeElement) ? document.activeElement : null;
     const focusable = "a, button, input, summary, [tabindex]";
     const place = focused ? Array.from(piece.querySelectorAll(focusable)).indexOf(focused) : -1;

@@ -42,11 +42,11 @@ impl LayerRow for LayerChange {
     }
 }
 
-/// Changes with the greatest first. Layers that differ only in their number are one row, if all or none of them changed.
+/// Changes with the greatest first. Layers that differ only in their number are one row, if all of them grew, shrank, or
+/// stayed.
 pub(super) fn groups(changes: &[LayerChange]) -> Vec<LayerGroup<LayerChange>> {
-    let (changed, same) = changes.iter().cloned().partition(|change| change.change.by() != 0);
-    let mut groups = grouped(changed);
-    groups.extend(grouped(same));
+    let of_sign = |sign: i64| changes.iter().filter(|change| change.change.by().signum() == sign).cloned().collect();
+    let mut groups: Vec<_> = [1, -1, 0].into_iter().flat_map(|sign| grouped(of_sign(sign))).collect();
     groups.sort_by_key(|group| order(group.sum.change));
     groups
 }

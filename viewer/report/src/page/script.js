@@ -80,12 +80,15 @@ const enhance = (() => {
     let [from, to] = [left, right];
     let at = -1;
     let dragged = null;
+    // The zoom is kept in nanoseconds or requests: a run that grows has other places for them.
+    const whole = count * Number(svg.dataset.width ?? 1);
+    const unit = (x) => ((x - left) / (right - left)) * whole;
     const scale = () => (right - left) / (to - from);
     const onScreen = (x) => left + (x - from) * scale();
     const zoom = (start, end) => {
       [from, to] = [start, end];
       if (start === left && end === right) delete svg.dataset.zoom;
-      else svg.dataset.zoom = `${start} ${end}`;
+      else svg.dataset.zoom = `${unit(start)} ${unit(end)}`;
       content.setAttribute("transform", `translate(${left - from * scale()} 0) scale(${scale()} 1)`);
       for (const part of svg.querySelectorAll("[data-x]")) {
         const x = onScreen(Number(part.dataset.x));
@@ -114,7 +117,8 @@ const enhance = (() => {
       for (const [name, value] of Object.entries({ x: start, width: end - start, y: 0, height: "100%" })) chosen.setAttribute(name, value);
     };
     svg.addEventListener("pointerdown", (event) => {
-      if (event.button !== 0) return;
+      // A finger scrolls.
+      if (event.button !== 0 || event.pointerType === "touch") return;
       dragged = place(event);
       svg.setPointerCapture(event.pointerId);
     });
@@ -131,7 +135,9 @@ const enhance = (() => {
       // A part of at least three columns; less is a click.
       if (((end - start) / (right - left)) * count < 3 || (end - start) * scale() < 6) return;
       zoom(start, end);
-      svg.addEventListener("click", (click) => click.stopPropagation(), { once: true });
+      const stop = (click) => click.stopPropagation();
+      svg.addEventListener("click", stop, { once: true });
+      setTimeout(() => svg.removeEventListener("click", stop));
     });
     svg.addEventListener("pointercancel", () => {
       dragged = null;
@@ -151,7 +157,11 @@ const enhance = (() => {
       show(next[event.key]);
       event.preventDefault();
     });
-    if (svg.dataset.zoom) zoom(...svg.dataset.zoom.split(" ").map(Number));
+    if (svg.dataset.zoom) {
+      const [start, end] = svg.dataset.zoom.split(" ").map((place) => left + ((right - left) * Number(place)) / whole);
+      if (end <= right) zoom(start, end);
+      else delete svg.dataset.zoom;
+    }
     if (svg.dataset.cursor) show(Number(svg.dataset.cursor));
   }
 

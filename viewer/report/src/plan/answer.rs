@@ -1,6 +1,5 @@
 //! Answers of a plan, as plain values. Their JSON is the output of `memlab plan --json`.
 
-use std::cmp::Reverse;
 use std::sync::Arc;
 
 use memlab_predict::allocator::Settings;
@@ -15,7 +14,6 @@ use crate::plan::ranks;
 use crate::plan::sequence::SequenceAnswer;
 use crate::report::names;
 use memlab_base::category::category_names;
-use memlab_base::layer_groups::{LayerGroup, LayerRow, grouped};
 use memlab_base::text;
 use memlab_units::format::{self, size};
 
@@ -89,38 +87,6 @@ pub struct HoldingRow {
     pub bytes: u64,
     /// Number of blocks.
     pub blocks: u64,
-}
-
-impl LayerRow for HoldingRow {
-    type Figure = u64;
-
-    fn layer(&self) -> (u32, Option<&str>, Option<&Arc<str>>) {
-        (0, Some(&self.name), None)
-    }
-
-    fn figure(&self) -> u64 {
-        self.bytes
-    }
-
-    fn add(&mut self, other: &Self) {
-        self.bytes = self.bytes.saturating_add(other.bytes);
-        self.blocks = self.blocks.saturating_add(other.blocks);
-    }
-
-    fn rename(&mut self, name: String) {
-        self.name = name;
-    }
-}
-
-/// Layers with the largest first. Those that differ only in their number are one row.
-pub(in crate::plan) fn grouped_layers(rows: &[HoldingRow]) -> Vec<HoldingRow> {
-    let mut groups = grouped(rows.to_vec());
-    groups.sort_by_key(|group| Reverse(group.sum.bytes));
-    let row = |group: LayerGroup<HoldingRow>| {
-        let name = format!("{}{}", group.sum.name, group.words(size));
-        HoldingRow { name, ..group.sum }
-    };
-    groups.into_iter().map(row).collect()
 }
 
 /// The moment of most allocated memory.

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::answer::{Answer, HoldingRow, grouped_layers};
+use super::answer::{Answer, HoldingRow};
 use memlab_base::table::Table;
 use memlab_base::text;
 use memlab_units::format::{self, size};
@@ -66,8 +66,7 @@ pub fn write(out: &mut impl Write, answer: &Answer, columns: usize) -> io::Resul
     let layer = format!(", layer {}", peak.layer);
     let room = columns.saturating_sub("  requested by ".len() + text::width(&layer));
     writeln!(out, "  requested by {}{layer}", text::fit_end(&peak.line, room, "…"))?;
-    let layers = grouped_layers(&answer.layers);
-    for (head, rows) in [("category", &answer.categories), ("line", &answer.lines), ("layer", &layers)] {
+    for (head, rows) in [("category", &answer.categories), ("line", &answer.lines), ("layer", &answer.layers)] {
         writeln!(out)?;
         print(out, &held(head, rows, peak.allocated_bytes), columns)?;
     }

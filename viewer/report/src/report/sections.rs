@@ -7,7 +7,7 @@ use super::growth;
 use super::names::ReportNames;
 use memlab_base::category::category_names;
 use memlab_base::findings::{self, Finding, GrowingLine, PoolsOfLine, Words, advice::advice};
-use memlab_base::layer_groups::{NamedLayer, grouped, largest, order_at_peak};
+use memlab_base::layer_groups::{grouped, order_at_peak};
 use memlab_base::ranges::{self, RangeNode};
 use memlab_base::table::Table;
 use memlab_base::text::{NO_LAYER, clean, wrapped};
@@ -409,14 +409,13 @@ fn one_oom(names: &ReportNames<'_>, oom: &OomView, grows: Option<&GrowingLine>, 
     for (line, bytes) in oom.lines.iter().take(5) {
         held("line", names.line(line.as_ref()), *bytes);
     }
-    let layers = oom.layers.iter().map(|(name, bytes)| NamedLayer { name: name.clone(), bytes: *bytes });
-    for group in largest(layers).iter().take(5) {
-        let name = match group.sum.name.as_deref() {
+    for (layer, bytes) in oom.layers.iter().take(5) {
+        let name = match layer.as_deref() {
             None => NO_LAYER.to_owned(),
             Some("") => "(outermost module)".to_owned(),
-            Some(name) => clean(name).into_owned() + &group.words(size),
+            Some(name) => clean(name).into_owned(),
         };
-        held("layer", name, group.sum.bytes);
+        held("layer", name, *bytes);
     }
     lines.extend(section("  Largest holders", &table, None, columns));
     let advice = advice(names.model, oom, grows);

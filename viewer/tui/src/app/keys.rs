@@ -173,8 +173,11 @@ impl App {
         context.show_device(finding.device);
         match finding.kind {
             Kind::OutOfMemory => context.notice = context.go_to_oom_of(finding.device).err(),
-            // Memory that grows has its peak at the end.
-            Kind::Leak => context.go_home(),
+            // Grown memory is seen at the end of the last step: the end of the run may have freed it.
+            Kind::Leak => match context.device().and_then(|device| device.steps.last().copied()) {
+                Some(step) => context.go_to_event(step.end_event, step.end_time),
+                None => context.go_home(),
+            },
             _ => context.show(ShownMoment::Peak),
         }
         if let Some(line) = &finding.line {

@@ -6,7 +6,7 @@ use ratatui::style::Style;
 
 use crate::context::{Context, TimeScale};
 use crate::widgets::pane::{put, put_right};
-use crate::widgets::resample::resample;
+use memlab_base::resample::resample;
 use memlab_units::format;
 
 const HEIGHTS: [&str; 8] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];

@@ -83,21 +83,35 @@ impl TimeScale {
         self.edges.partition_point(|edge| *edge <= time).checked_sub(1)
     }
 
-    /// Time of the same place some columns further on.
+    /// Time of the same place some columns further on. Beyond the axis, its first or last column repeats.
     pub fn moved(&self, time: u64, columns: i64) -> u64 {
-        let last = self.columns().saturating_sub(1);
-        let index = self.index_of(time).unwrap_or(0).min(last);
-        let target = index.saturating_add_signed(columns as isize).min(last);
-        let span = |index: usize| match self.edges.get(index..index + 2) {
-            Some([from, to]) => (*from, to.saturating_sub(*from)),
-            _ => (0, 0),
+        let (mut time, step) = (time, columns.signum());
+        for _ in 0..columns.unsigned_abs().min(MAX_MOVED_COLUMNS) {
+            let index = self.index_of(time).map_or(-1, |index| index as i64);
+            let ((from, length), (to, new_length)) = (self.span(index), self.span(index + step));
+            let part =
+                u128::from(time.saturating_sub(from).min(length)) * u128::from(new_length) / u128::from(length.max(1));
+            time = to.saturating_add(part as u64);
+        }
+        time
+    }
+
+    /// Start and length of a column; beyond the axis, those of a repeated first or last column.
+    fn span(&self, index: i64) -> (u64, u64) {
+        let last = self.columns() as i64 - 1;
+        let inside = index.clamp(0, last.max(0));
+        let [from, to] = match self.edges.get(inside as usize..inside as usize + 2) {
+            Some([from, to]) => [*from, *to],
+            _ => return (0, 0),
         };
-        let ((from, length), (to, new_length)) = (span(index), span(target));
-        let part =
-            u128::from(time.saturating_sub(from).min(length)) * u128::from(new_length) / u128::from(length.max(1));
-        to.saturating_add(part as u64)
+        let length = to.saturating_sub(from);
+        let beyond = (index - inside).unsigned_abs().saturating_mul(length);
+        (if index < inside { from.saturating_sub(beyond) } else { from.saturating_add(beyond) }, length)
     }
 }
+
+/// A movement has at most this many columns.
+const MAX_MOVED_COLUMNS: u64 = 1000;
 
 /// Targets of one frame. A target drawn later covers those drawn before.
 ///
@@ -151,8 +165,11 @@ mod tests {
         // THEN times and columns correspond
         assert_eq!((scale.time_at(5), scale.time_at(10), scale.time_at(99)), (4, 139, 139));
         assert_eq!([0, 9, 10, 100, 500].map(|time| scale.index_of(time)), [0, 1, 2, 5, 6].map(Some));
-        // AND a movement by columns keeps the place in the column, and stays on the axis
-        assert_eq!((scale.moved(25, 1), scale.moved(30, 2), scale.moved(30, -9), scale.moved(0, 99)), (40, 106, 1, 90));
+        // AND a movement by columns keeps the place in the column, also beyond the axis
+        assert_eq!(
+            (scale.moved(25, 1), scale.moved(30, 2), scale.moved(30, -9), scale.moved(100, 2)),
+            (40, 106, 1, 200)
+        );
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub struct Context {
     pub chart_by_step: bool,
     /// Format of sizes.
     pub units: Units,
-    /// True if the figures of a line or layer include those of called lines or inner layers.
+    /// True if the figures of a line include those of called lines.
     pub inclusive: bool,
     /// Scope of the displayed lines, if the user chose one.
     pub scope: Option<Scope>,

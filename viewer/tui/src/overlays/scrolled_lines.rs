@@ -85,15 +85,22 @@ impl ScrolledLines {
         }
     }
 
-    /// Moves the cursor by items, and scrolls to it; without items, scrolls by rows.
+    /// Moves the cursor to the next or previous item, and scrolls to it. An item taller than the page scrolls first;
+    /// beyond the first and the last item, and without items, rows scroll.
     fn turn(&mut self, by: isize) {
-        let Some(last) = self.items.len().checked_sub(1) else { return self.scroll(by) };
-        self.item = self.item.saturating_add_signed(by).min(last);
-        let (first, end) = self.items[self.item];
-        // The lines before the first item and after the last belong to it.
-        let first = if self.item == 0 { 0 } else { first };
-        let end = if self.item == last { self.hidden_rows + self.page } else { end + 1 };
-        self.row = self.row.max(end.saturating_sub(self.page)).min(first).min(self.hidden_rows);
+        let Some((first, end)) = self.items.get(self.item).copied() else { return self.scroll(by) };
+        let last = self.items.len() - 1;
+        match by {
+            isize::MIN => (self.item, self.row) = (0, 0),
+            isize::MAX => (self.item, self.row) = (last, self.hidden_rows),
+            1.. if end >= self.row + self.page || self.item == last => self.row = (self.row + 1).min(self.hidden_rows),
+            ..=-1 if first < self.row || self.item == 0 => self.row = self.row.saturating_sub(1),
+            _ => {
+                self.item = self.item.saturating_add_signed(by).min(last);
+                let (first, end) = self.items[self.item];
+                self.row = self.row.max((end + 1).saturating_sub(self.page)).min(first).min(self.hidden_rows);
+            }
+        }
     }
 
     /// Draws lines made for the width of the frame, and a mark beside the item under the cursor.
@@ -158,16 +165,30 @@ mod tests {
         // GIVEN five items of four rows below a title, on a page of ten rows
         let mut lines = list(5, 4, 10);
         let mut seen = Vec::new();
-        // WHEN the cursor moves down and up
-        for key in ['j', 'j', 'j', 'j', 'j', 'k', 'k', 'k', 'k', 'k'] {
+        // WHEN the cursor moves down to the end, and up again
+        for key in std::iter::repeat_n('j', 7).chain(std::iter::repeat_n('k', 12)) {
             lines.on_key(KeyCode::Char(key));
             let (first, last) = lines.items[lines.item];
             assert!(lines.row <= first && last < lines.row + lines.page, "{lines:?}");
             seen.push(lines.item);
         }
         // THEN it visits each, and ends at the top with the title in sight
-        assert_eq!(seen, [1, 2, 3, 4, 4, 3, 2, 1, 0, 0]);
-        assert_eq!(lines.row, 0);
+        seen.dedup();
+        assert_eq!((seen, lines.row), (vec![1, 2, 3, 4, 3, 2, 1, 0], 0));
+    }
+
+    #[test]
+    fn an_item_taller_than_the_page_is_read_to_its_end() {
+        // GIVEN two items of twenty rows on a page of eight
+        let mut lines = list(2, 20, 8);
+        let rows: Vec<_> = (0..40).map(|_| (lines.on_key(KeyCode::Char('j')), lines.row, lines.item).1).collect();
+        // THEN every row comes into sight, one after the other
+        assert!(rows.windows(2).all(|pair| pair[1] <= pair[0] + 8) && rows.contains(&13), "{rows:?}");
+        assert_eq!((lines.row, lines.item), (lines.hidden_rows, 1));
+        lines.on_key(KeyCode::Char('g'));
+        assert_eq!((lines.row, lines.item), (0, 0));
+        lines.on_key(KeyCode::Char('G'));
+        assert_eq!((lines.row, lines.item), (lines.hidden_rows, 1));
     }
 
     #[test]

@@ -7,7 +7,6 @@ use super::super::names::ReportNames;
 use crate::page::elements::{cut, name, note, plural, share, size};
 use memlab_base::category::{category_index, category_names};
 use memlab_base::findings::{advice::advice, grows};
-use memlab_base::layer_groups::{NamedLayer, largest};
 use memlab_units::format;
 
 /// Maximum number of errors shown in full.
@@ -92,15 +91,12 @@ fn held(names: &ReportNames<'_>, oom: &OomView) -> Markup {
         Some("") => html! { "(outermost module)" },
         Some(layer) => html! { (name(layer)) },
     };
-    let layers = largest(oom.layers.iter().map(|(name, bytes)| NamedLayer { name: name.clone(), bytes: *bytes }));
     html! {
         h4 { "Largest holders" }
         div.columns {
             (list("by category", categories.iter().map(|(held, bytes)| (category(*held), *bytes))))
             (list("by line", oom.lines.iter().map(|(held, bytes)| (line(held.as_ref()), *bytes))))
-            (list("by layer", layers.iter().map(|group| {
-                (html! { (layer(group.sum.name.as_deref())) (group.words(size)) }, group.sum.bytes)
-            })))
+            (list("by layer", oom.layers.iter().map(|(held, bytes)| (layer(held.as_deref()), *bytes))))
         }
     }
 }

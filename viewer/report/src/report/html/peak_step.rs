@@ -36,10 +36,10 @@ pub(super) fn figure(names: &ReportNames<'_>, step: &PeakStep) -> Markup {
     let (places, points) = points(names, step);
     let which = match step.step {
         Some(step) => format!("step {}", format::grouped(step as u64)),
-        None => "the pass with the peak".to_owned(),
+        None => "the part with the peak".to_owned(),
     };
     let label = format!("memory in {which}, request by request, peak {}", size(at_peak.allocated));
-    let during = phase_name(at_peak.phase);
+    let during = phase_name(step.phase);
     let during = if during.is_empty() { String::new() } else { format!(", in {during}") };
     let said = format!("{} allocated{during}", size(at_peak.allocated));
     html! {
@@ -93,11 +93,13 @@ fn phases(chart: &Chart, buckets: &[TimelineBucket]) -> Markup {
 fn points(names: &ReportNames<'_>, step: &PeakStep) -> (String, String) {
     let mut places: Vec<String> = Vec::new();
     let mut known: HashMap<Option<Arc<Line>>, usize> = HashMap::new();
+    let mut line_of: HashMap<u32, Option<Arc<Line>>> = HashMap::new();
     let mut points = String::new();
     for (bucket, stacks) in step.buckets.iter().zip(&step.stacks) {
         let mut lines: HashMap<Option<Arc<Line>>, u64> = HashMap::new();
         for (stack, bytes) in stacks {
-            let held = lines.entry(names.model.line_of(*stack)).or_default();
+            let line = line_of.entry(*stack).or_insert_with(|| names.model.line_of(*stack));
+            let held = lines.entry(line.clone()).or_default();
             *held = held.saturating_add(*bytes);
         }
         let mut lines: Vec<_> = lines.into_iter().collect();

@@ -9,6 +9,7 @@ use crate::context::Context;
 use crate::screens::screen_state::{Action, FooterKeys, ScreenHelp, ScreenState, footer_keys};
 use crate::widgets::columns::{TableControl, TableState};
 use crate::widgets::rows::rows_of;
+use memlab_base::text::place;
 use memlab_report::export::rows::Rows;
 
 /// Screen of the events.
@@ -76,7 +77,7 @@ impl EventsScreen {
             event: event.clone(),
             names: process.names.clone(),
             device: if event.device < 0 { "host".to_owned() } else { event.device.to_string() },
-            line: line(event).map_or_else(String::new, |line| process.file_names.place(line)),
+            line: line(event).map_or_else(String::new, |line| place(line, &process.header.directory)),
         };
         let mut items: Vec<_> = process.events.iter().map(item).filter(|item| context.filter.passes(item)).collect();
         items.sort_by(|a, b| self.table.compare(a, b, context.moment));

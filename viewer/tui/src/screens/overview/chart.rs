@@ -15,7 +15,7 @@ use self::bands::Bands;
 use self::scale::{Axis, byte_axis, column_width, time_step};
 use crate::context::{ChartWindow, Context, ShownMoment, TimeScale};
 use crate::widgets::pane::{Fact, fact, frame, put, put_right};
-use crate::widgets::resample::resample;
+use memlab_base::resample::resample;
 use memlab_base::theme::Theme;
 use memlab_follow::snapshot::{DeviceSnapshot, ProcessSnapshot};
 use memlab_units::format;
@@ -181,8 +181,10 @@ impl<'a> Plot<'a> {
     }
 
     fn column_of(&self, time: u64) -> Option<u16> {
-        let column = self.scale.index_of(time)?.min(self.scale.columns().saturating_sub(1));
-        (column < self.past).then_some(self.area.x + column as u16)
+        let (index, columns) = (self.scale.index_of(time)?, self.scale.columns());
+        // The end of the axis belongs to its last column.
+        let column = if self.scale.edges.last() == Some(&time) { columns.saturating_sub(1) } else { index };
+        (column < self.past.min(columns)).then_some(self.area.x + column as u16)
     }
 
     fn row_of(&self, bytes: u64) -> u16 {

@@ -221,9 +221,10 @@ fn sections(context: &Context, changes: &Changes) -> [Section; 3] {
         class: classes.get(&(change.who.root, change.who.name.as_deref())).copied().cloned(),
         change: change.clone(),
     });
-    let (changed, same) = changed.partition(|layer| layer.change.bytes() != 0);
-    let mut groups = grouped(changed);
-    groups.extend(grouped(same));
+    // Changes of different signs do not cancel out.
+    let mut by_sign: [Vec<ChangedLayer>; 3] = Default::default();
+    changed.for_each(|layer| by_sign[(layer.change.bytes().signum() + 1) as usize].push(layer));
+    let mut groups: Vec<_> = by_sign.into_iter().flat_map(grouped).collect();
     groups.sort_by_key(|group| Reverse(group.sum.change.weight()));
     let layer = |group: &LayerGroup<ChangedLayer>| {
         let ChangedLayer { change, class } = &group.sum;

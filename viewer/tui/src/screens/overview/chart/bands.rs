@@ -2,7 +2,7 @@
 
 use ratatui::style::Color;
 
-use crate::widgets::resample::TimeColumn;
+use memlab_base::resample::TimeColumn;
 use memlab_base::theme::Theme;
 
 /// Bands, from the bottom up.

@@ -3,9 +3,9 @@
 use memlab_trace::{Category, CategoryBytes, CategoryPoint};
 
 use super::bands::Bands;
-use crate::widgets::resample::TimeColumn;
 use memlab_base::category::LETTERS;
 use memlab_base::category::category_index;
+use memlab_base::resample::TimeColumn;
 use memlab_base::theme::Theme;
 
 /// Bands of columns. `edges`: their starts, and the end of the last, in nanoseconds.
