@@ -7,7 +7,7 @@ use std::sync::Arc;
 use memlab_trace::{LayerView, LayerWorkView};
 
 use crate::holdings::HeldLayer;
-use crate::layer_tree::Group;
+use crate::layer_tree::{Group, group_words};
 use crate::text::compare_names;
 
 /// A row of a table of layers, each without the layers inside it.
@@ -112,11 +112,7 @@ impl<R: LayerRow> LayerGroup<R> {
 
     /// ` ×48, 36.0 MiB each`; empty for a single layer. `figure`: text of a figure.
     pub fn words(&self, figure: impl Fn(R::Figure) -> String) -> String {
-        match (self.count, figure(self.each.0), figure(self.each.1)) {
-            (1, ..) => String::new(),
-            (count, least, most) if least == most => format!(" ×{count}, {most} each"),
-            (count, least, most) => format!(" ×{count}, {least} to {most} each"),
-        }
+        if self.count == 1 { String::new() } else { format!(" {}", group_words(self.count, self.each, figure)) }
     }
 }
 
@@ -178,6 +174,13 @@ pub fn grouped<R: LayerRow>(rows: Vec<R>) -> Vec<LayerGroup<R>> {
         }
     }
     groups
+}
+
+/// Changes in groups of layers that all grew, all shrank, or all stayed: changes of different signs do not cancel out.
+pub fn grouped_by_sign<R: LayerRow<Figure = i64>>(rows: Vec<R>) -> Vec<LayerGroup<R>> {
+    let mut by_sign: [Vec<R>; 3] = [Vec::new(), Vec::new(), Vec::new()];
+    rows.into_iter().for_each(|row| by_sign[(row.figure().signum() + 1) as usize].push(row));
+    by_sign.into_iter().flat_map(grouped).collect()
 }
 
 #[cfg(test)]

@@ -34,10 +34,15 @@ pub struct Group {
 impl Group {
     /// `×48, 36.0 MiB each`.
     pub fn words(&self) -> String {
-        match (self.count, size(self.each.0), size(self.each.1)) {
-            (count, least, most) if least == most => format!("×{count}, {most} each"),
-            (count, least, most) => format!("×{count}, {least} to {most} each"),
-        }
+        group_words(self.count, self.each, size)
+    }
+}
+
+/// Number of layers of a group, and the least and greatest figure of one: `×48, 36.0 MiB each`. `figure`: text of a figure.
+pub(crate) fn group_words<T>(count: usize, (least, most): (T, T), figure: impl Fn(T) -> String) -> String {
+    match (figure(least), figure(most)) {
+        (least, most) if least == most => format!("×{count}, {most} each"),
+        (least, most) => format!("×{count}, {least} to {most} each"),
     }
 }
 

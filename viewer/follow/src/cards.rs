@@ -41,14 +41,18 @@ pub struct CardProcess {
 impl CardStatus {
     /// Load, temperature and power, as far as they are known: `GPU 97 %`, `64 °C`, `612 of 700 W`.
     pub fn facts(&self) -> Vec<String> {
-        let power = match (self.watts, self.power_limit_watts) {
-            (Some(watts), Some(limit)) => Some(format!("{watts} of {limit} W")),
-            (Some(watts), None) => Some(format!("{watts} W")),
-            (None, _) => None,
-        };
         let busy = self.busy_percent.map(|percent| format!("GPU {percent} %"));
         let heat = self.celsius.map(|celsius| format!("{celsius} °C"));
-        [busy, heat, power].into_iter().flatten().collect()
+        [busy, heat, self.power()].into_iter().flatten().collect()
+    }
+
+    /// The power that the card draws, of its limit: `612 of 700 W`; `None`: not known.
+    pub fn power(&self) -> Option<String> {
+        let watts = self.watts?;
+        Some(match self.power_limit_watts {
+            Some(limit) => format!("{watts} of {limit} W"),
+            None => format!("{watts} W"),
+        })
     }
 }
 

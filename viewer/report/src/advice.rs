@@ -19,12 +19,12 @@ const PEAK_STEP_BUCKETS: usize = 400;
 pub struct AdvisedTrace {
     pub trace: Loaded,
     pub advice: Option<AdviceReport>,
-    /// The step with the peak on the device with the advice.
+    /// The step with the peak on the device with the advice, if asked for.
     pub peak_step: Option<(i32, PeakStep)>,
 }
 
 impl AdvisedTrace {
-    /// Reads a trace. Lines are those of `scope`; `None`: those that a report shows.
+    /// Reads a trace. Lines are those of `scope`; `None`: those that a report shows. `with_peak_step`: for a page.
     ///
     /// # Errors
     ///
@@ -32,6 +32,7 @@ impl AdvisedTrace {
     pub fn read(
         path: &Path,
         scope: Option<Scope>,
+        with_peak_step: bool,
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Self, ReadError> {
         let mut reader = RecordingReader::up_to(MAX_EVENTS);
@@ -40,7 +41,8 @@ impl AdvisedTrace {
             Ok(mut recording) => {
                 recording.model.set_scope(scope);
                 let advice = Some(tried(&recording, None));
-                let peak_step = recording.peak_step(PEAK_STEP_BUCKETS).map(|step| (recording.device, step));
+                let peak_step = with_peak_step.then(|| recording.peak_step(PEAK_STEP_BUCKETS)).flatten();
+                let peak_step = peak_step.map(|step| (recording.device, step));
                 Self { trace: Loaded::new(recording.model, summary), advice, peak_step }
             }
             Err((_, mut model)) => {

@@ -86,10 +86,6 @@ fn card_table(cards: &[CardStatus]) -> String {
     let or_dash = |words: Option<String>| words.unwrap_or_else(|| "-".to_owned());
     let mut cells = vec![["GPU", "NAME", "BUSY", "TEMP", "POWER", "IN USE", "PROCESSES"].map(str::to_owned).to_vec()];
     for card in cards {
-        let power = match (card.watts, card.power_limit_watts) {
-            (Some(watts), Some(limit)) => Some(format!("{watts} of {limit} W")),
-            (watts, _) => watts.map(|watts| format!("{watts} W")),
-        };
         let in_use = card.used_bytes.zip(card.total_bytes);
         let mut processes: Vec<_> = card.processes.iter().map(|process| (process.bytes, process.pid)).collect();
         processes.sort_unstable_by(|a, b| b.cmp(a));
@@ -104,7 +100,7 @@ fn card_table(cards: &[CardStatus]) -> String {
             text::clean(&card.name).into_owned(),
             or_dash(card.busy_percent.map(|percent| format!("{percent} %"))),
             or_dash(card.celsius.map(|celsius| format!("{celsius} °C"))),
-            or_dash(power),
+            or_dash(card.power()),
             or_dash(in_use.map(|(used, total)| format!("{} of {}", size(used), size(total)))),
             if named.is_empty() { "-".to_owned() } else { named.join(", ") },
         ]);

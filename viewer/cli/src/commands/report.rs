@@ -123,7 +123,7 @@ fn print(subjects: &[Subject], options: &Options, scope: Option<Scope>) -> anyho
                 }
             }
             (Subject::Trace(file, None), json) => {
-                let run = progress::report(|progress| AdvisedTrace::read(file, scope, progress))?;
+                let run = progress::report(|progress| AdvisedTrace::read(file, scope, false, progress))?;
                 if json {
                     write_json(&mut report, file, &run)?;
                 } else if options.full {
@@ -181,7 +181,7 @@ fn write_page(subjects: &[Subject], out: &Path, scope: Option<Scope>) -> anyhow:
             })?;
         }
         Subject::Trace(_, None) => {
-            let run = progress::report(|progress| AdvisedTrace::read(file, scope, progress))?;
+            let run = progress::report(|progress| AdvisedTrace::read(file, scope, true, progress))?;
             progress::announce("writing the page", || destination.write(|mut out| write_html(&mut out, file, &run)))?;
         }
     }

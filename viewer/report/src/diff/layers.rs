@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::change::{Change, order};
 use super::side::Side;
 use memlab_base::holdings::LayerName;
-use memlab_base::layer_groups::{LayerGroup, LayerRow, grouped};
+use memlab_base::layer_groups::{LayerGroup, LayerRow, grouped_by_sign};
 use memlab_base::text::compare_names;
 
 /// Change of a layer's memory or GPU time.
@@ -45,8 +45,7 @@ impl LayerRow for LayerChange {
 /// Changes with the greatest first. Layers that differ only in their number are one row, if all of them grew, shrank, or
 /// stayed.
 pub(super) fn groups(changes: &[LayerChange]) -> Vec<LayerGroup<LayerChange>> {
-    let of_sign = |sign: i64| changes.iter().filter(|change| change.change.by().signum() == sign).cloned().collect();
-    let mut groups: Vec<_> = [1, -1, 0].into_iter().flat_map(|sign| grouped(of_sign(sign))).collect();
+    let mut groups = grouped_by_sign(changes.to_vec());
     groups.sort_by_key(|group| order(group.sum.change));
     groups
 }

@@ -6,9 +6,13 @@ use maud::{Markup, html};
 use memlab_predict::plan::TimelineBucket;
 use memlab_trace::Category;
 
-use super::chart::{Chart, LEFT, RIGHT, entry};
+use super::chart::{Chart, HEIGHT, LEFT, RIGHT, entry};
 use super::elements::size;
 use memlab_base::category::category_names;
+
+/// Upper edge of such a chart, below the marks, and lower edge, above the labels.
+pub(crate) const TOP: f64 = 34.0;
+pub(crate) const AXIS: f64 = HEIGHT - 44.0;
 
 /// Categories with less than this share of the peak are drawn, but not in the legend.
 const MIN_NAMED_SHARE: f64 = 0.002;

@@ -2,9 +2,9 @@
 
 use maud::{Markup, html};
 
-use super::timeline::{AXIS, TOP};
 use crate::page::chart::{self, Chart, HEIGHT, RIGHT, decimal_step, entry, px, ticks};
 use crate::page::elements::{name, size};
+use crate::page::stacked::{AXIS, TOP};
 use crate::plan::answer::{Answer, BatchRow};
 use memlab_units::format;
 

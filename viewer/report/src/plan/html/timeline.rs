@@ -5,13 +5,9 @@ use memlab_predict::plan::{PlannedTimeline, TimelineBucket};
 
 use crate::page::chart::{self, Chart, HEIGHT, LEFT, entry, px};
 use crate::page::elements::size;
-use crate::page::stacked;
+use crate::page::stacked::{self, AXIS, TOP};
 use crate::plan::answer::Answer;
 use memlab_units::format;
-
-/// Upper edge of a plan's charts, below the marks, and lower edge, above the labels.
-pub(super) const TOP: f64 = 34.0;
-pub(super) const AXIS: f64 = HEIGHT - 44.0;
 
 /// The picture.
 pub(super) fn figure(answer: &Answer, timeline: &PlannedTimeline) -> Markup {

@@ -12,13 +12,9 @@ use memlab_trace::Line;
 use super::super::names::ReportNames;
 use crate::page::chart::{Chart, HEIGHT, LEFT, RIGHT, WIDTH, px};
 use crate::page::elements::size;
-use crate::page::stacked;
+use crate::page::stacked::{self, AXIS, TOP};
 use memlab_base::text::phase_name;
 use memlab_units::format;
-
-/// Upper edge, below the mark, and lower edge, above the phases.
-const TOP: f64 = 34.0;
-const AXIS: f64 = HEIGHT - 44.0;
 
 /// Lines named at each point.
 const LINES: usize = 5;
@@ -46,7 +42,7 @@ pub(super) fn figure(names: &ReportNames<'_>, step: &PeakStep) -> Markup {
         h3 { "Memory in " (which) ", request by request" }
         figure {
             div.scroll {
-                svg.timeline.plan.zoomable xmlns="http://www.w3.org/2000/svg" viewBox=(format!("0 0 {WIDTH} {HEIGHT}"))
+                svg.timeline.plan xmlns="http://www.w3.org/2000/svg" viewBox=(format!("0 0 {WIDTH} {HEIGHT}"))
                     tabindex="0" role="img" aria-label=(label) data-left=(LEFT) data-right=(RIGHT) data-points=(points)
                     data-places=(places) {
                     (chart.grid())

@@ -100,7 +100,7 @@ pub(super) fn figure(model: &Model, device: &DeviceView, moment: Option<&Mark>) 
         h3 { "Memory over time" }
         figure {
             div.scroll {
-                svg.timeline.zoomable xmlns="http://www.w3.org/2000/svg" viewBox=(format!("0 0 {WIDTH} {HEIGHT}"))
+                svg.timeline xmlns="http://www.w3.org/2000/svg" viewBox=(format!("0 0 {WIDTH} {HEIGHT}"))
                     tabindex="0" role="img" aria-label=(label) data-left=(LEFT) data-right=(RIGHT) data-width=(columns.width)
                     data-columns=(figures(&columns)) {
                     (chart.grid())

@@ -119,22 +119,24 @@ fn figures_in_words(context: &Context, row: &LineItem) -> String {
     let then = context.live_moment();
     let from_backward =
         |bytes: u64| if bytes == 0 { String::new() } else { format!(" ({} from backward)", context.size(bytes)) };
-    let live = |bytes: u64, blocks: u64| match bytes {
-        0 => format!("{then} nothing"),
-        _ => format!("{then} {} in {}", context.size(bytes), format::counted(blocks, "block")),
+    // An end without memory is left out.
+    let live = |bytes: u64, blocks: u64| match (bytes, then) {
+        (0, "at end") => None,
+        (0, _) => Some(format!("{then} nothing")),
+        _ => Some(format!("{then} {} in {}", context.size(bytes), format::counted(blocks, "block"))),
     };
     // The displayed moment comes first: a narrow screen cuts the rest.
-    let in_order = |live: String, at_peak: String| match context.moment {
-        _ if live == "at end nothing" => at_peak,
-        ShownMoment::Peak => format!("{at_peak}, {live}"),
-        ShownMoment::Now | ShownMoment::Cursor => format!("{live}, {at_peak}"),
+    let in_order = |live: Option<String>, at_peak: String| match (live, context.moment) {
+        (None, _) => at_peak,
+        (Some(live), ShownMoment::Peak) => format!("{at_peak}, {live}"),
+        (Some(live), ShownMoment::Now | ShownMoment::Cursor) => format!("{live}, {at_peak}"),
     };
     let itself = match own.allocations {
         0 => "no allocations of its own".to_owned(),
         allocations => format!(
             "{}; {}, {} each",
             in_order(
-                live(own.live_bytes, own.live_blocks) + &from_backward(own.backward_bytes),
+                live(own.live_bytes, own.live_blocks).map(|words| words + &from_backward(own.backward_bytes)),
                 format!(
                     "at peak {}{}",
                     context.size(own.live_bytes_at_peak),

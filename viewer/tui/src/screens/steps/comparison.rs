@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::size_units::Units;
 use crate::widgets::pane::{fact, frame, put, put_right};
 use memlab_base::category::category_names;
-use memlab_base::layer_groups::{LayerGroup, LayerRow, grouped};
+use memlab_base::layer_groups::{LayerGroup, LayerRow, grouped_by_sign};
 use memlab_base::query::Comparison;
 use memlab_base::text::{self, NO_LINE};
 use memlab_base::theme::Theme;
@@ -221,10 +221,7 @@ fn sections(context: &Context, changes: &Changes) -> [Section; 3] {
         class: classes.get(&(change.who.root, change.who.name.as_deref())).copied().cloned(),
         change: change.clone(),
     });
-    // Changes of different signs do not cancel out.
-    let mut by_sign: [Vec<ChangedLayer>; 3] = Default::default();
-    changed.for_each(|layer| by_sign[(layer.change.bytes().signum() + 1) as usize].push(layer));
-    let mut groups: Vec<_> = by_sign.into_iter().flat_map(grouped).collect();
+    let mut groups = grouped_by_sign(changed.collect());
     groups.sort_by_key(|group| Reverse(group.sum.change.weight()));
     let layer = |group: &LayerGroup<ChangedLayer>| {
         let ChangedLayer { change, class } = &group.sum;

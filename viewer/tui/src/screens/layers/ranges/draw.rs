@@ -22,9 +22,7 @@ impl RangeTable {
         let items = self.items(context);
         let theme = &context.theme;
         let is_flat = !context.filter.is_empty();
-        let counted = "with inner ranges";
-        let facts = vec![fact(counted, theme.dim), fact(items.len().to_string(), theme.dim)];
-        let facts = facts.into_iter().filter(|fact| fact[0].width() > 0).collect();
+        let facts = vec![fact("with inner ranges", theme.dim), fact(items.len().to_string(), theme.dim)];
         let inner = frame(buffer, place, "Named ranges", facts, theme);
         if context.device().is_none_or(|device| device.ranges.is_empty()) {
             let words = "none: name a range with memlab.annotate(\"forward\") or NVTX";
