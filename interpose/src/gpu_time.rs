@@ -12,6 +12,7 @@ mod books;
 mod busy;
 mod ending;
 mod finished_work;
+mod first_launch;
 mod launches;
 mod library;
 mod names;
@@ -32,6 +33,8 @@ use cupti_sys::bindings::{
     CUpti_CallbackIdResource, CUpti_GraphData, CUpti_ResourceData, CUptiResult,
 };
 use cupti_sys::{CallError, Cupti};
+use memlab_trace::encode::{self, LineBuffer};
+use memlab_trace::record::StepWait;
 use parking_lot::Mutex;
 
 use self::books::BOOKS;
@@ -93,6 +96,17 @@ static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
 /// Returns true if GPU time is recorded for the current optimizer step, in a recording with GPU time.
 pub fn includes(step: u64) -> bool {
     sampling::includes(step) && !IS_INTERRUPTED.load(Ordering::Relaxed)
+}
+
+/// Writes the waits in an optimizer step that ends now, on the calling thread.
+///
+/// `data_ns`: time in which the thread waited for data. Does nothing if GPU time is not recorded.
+pub fn write_waits(recorder: &Recorder, step: u64, data_ns: u64) {
+    if config().time {
+        let launch_ns = first_launch::end_step(step, clock::monotonic_ns()).filter(|_| includes(step));
+        let wait = StepWait { time: recorder.elapsed_ns(), step, data_ns, launch_ns };
+        recorder.log.append(encode::step_wait(&mut LineBuffer::<128>::new(), &wait));
+    }
 }
 
 /// Begins an optimizer step, on the thread that ended the last one.
@@ -181,6 +195,7 @@ unsafe extern "C" fn called(_: *mut c_void, domain: CUpti_CallbackDomain, id: CU
     if data.callbackSite == CUpti_ApiCallbackSite::CUPTI_API_ENTER {
         with_place(|recorder, place| {
             let launch = Launch { place, time: clock::monotonic_ns(), step: recorder.steps() };
+            first_launch::note(launch.step, launch.time);
             launches::note(data.correlationId, launch);
         });
     }

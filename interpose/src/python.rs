@@ -4,6 +4,7 @@
 
 pub mod agent;
 mod compiled;
+mod data_wait;
 mod embedded;
 mod frame_evaluation;
 pub mod holders;

@@ -268,3 +268,28 @@ def test_a_program_that_ends_at_once_has_everything(memlab, end):
     report, _ = run(memlab, end)
     assert (report["devices"][0]["gpu_timed_steps"], len(report["steps"])) == (6, 6)
     assert kernels(report) == kernels(run(memlab, "plain")[0])
+
+
+def test_a_step_has_the_time_in_which_it_waited_for_its_batch(memlab):
+    # GIVEN a slow dataset, which reads another DataLoader, and the program's measure of each wait
+    trace = memlab.folder / "wait.jsonl"
+    done = memlab.python(PROGRAMS / "data_wait.py", env=TIMED | {"MEMLAB_OUTPUT": str(trace)})
+    assert done.code == 0 and "memlab" not in done.errors, done.errors
+    measured = [tuple(map(int, line.split())) for line in done.output.split("\n") if line]
+    # WHEN memlab reports on it; THEN each step's wait is longer than its dataset's, and shorter than the loop's
+    steps = memlab.report(trace)["steps"]
+    assert len(steps) == len(measured) == 6
+    for step, (inner, outer) in zip(steps, measured):
+        assert inner <= step["data_wait_ns"] <= outer
+    # AND nothing was launched before the batch came, so the first launch comes later than that
+    assert steps[0]["launch_wait_ns"] is None
+    for step in steps[1:]:
+        assert step["launch_wait_ns"] > step["data_wait_ns"]
+    # AND the report has the mean, with a remedy
+    shown = subprocess.run([memlab.command, "report", "--full", trace], capture_output=True, text=True).stdout
+    text = " ".join(shown.split())
+    assert "waits" in text and "for the DataLoader" in text and "num_workers" in text
+    # AND without --time, PyTorch's iterator stays as it is
+    check = "from torch.utils.data import dataloader as d; torch.ones(1).cuda(); print(type(d._BaseDataLoaderIter.__next__))"
+    plain = memlab.python("-c", f"import torch; {check}", env={"MEMLAB_OUTPUT": str(memlab.folder / "plain.jsonl")})
+    assert plain.output.strip() == "<class 'function'>"

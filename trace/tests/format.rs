@@ -337,6 +337,9 @@ fn record() -> impl Strategy<Value = Record<'static>> {
                 })
             }
         ),
+        (n(), n(), n(), prop::option::of(n())).prop_map(|(time, step, data_ns, launch_ns)| {
+            Record::StepWait(StepWait { time, step, data_ns, launch_ns })
+        }),
         (n(), device(), n(), n(), n()).prop_map(|(time, device, busy, waiting, idle)| Record::Busy(Busy {
             time,
             device,

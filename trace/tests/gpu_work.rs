@@ -6,8 +6,12 @@ use memlab_trace::{Model, Scope, WorkTotals};
 
 const KERNELS: [&str; 2] = [r#"{"kernel":1,"name":"gemm"}"#, r#"{"kernel":2,"name":"copy pinned to device"}"#];
 
-/// Work of two steps, the second in two parts, and the busy time of the device.
-const BY_STEP: [&str; 5] = [
+/// Two steps with their waits, their work, that of the second in two parts, and the busy time of the device.
+const BY_STEP: [&str; 9] = [
+    r#"["step_wait",4,0,700,null]"#,
+    r#"["step",5,1,0]"#,
+    r#"["step_wait",9,1,40,55]"#,
+    r#"["step",9,1,1]"#,
     r#"["step_work",10,0,0,1,3,5500,4096,0]"#,
     r#"["step_work",10,0,1,1,1,1000,0,0]"#,
     r#"["step_work",20,0,1,1,2,1007,0,4]"#,
@@ -68,6 +72,13 @@ fn time_counts_by_step_and_a_device_is_busy_or_not() {
         .map(|row| (row.step, row.steps, row.calls, row.nanoseconds, row.to_device_bytes, row.to_host_bytes))
         .collect();
     assert_eq!(steps, [(0, 1, 3, 5500, 4096, 0), (1, 1, 3, 2007, 0, 4)]);
+    let waits: Vec<_> = model
+        .steps()
+        .iter()
+        .filter_map(|step| model.step_wait(step))
+        .map(|wait| (wait.step, wait.data_ns_per_step(), wait.launch_ns_per_step()))
+        .collect();
+    assert_eq!(waits, [(0, 700, None), (1, 40, Some(55))]);
     let busy = model.gpu_work(device).expect("it was recorded").busy;
     assert_eq!((busy.busy, busy.waiting, busy.idle, busy.total()), (7000, 400, 40, 7440));
 }

@@ -124,6 +124,8 @@ python_api! {
     PyTuple_GetItem: unsafe extern "C" fn(Object, isize) -> Object;
     PyObject_SetItem: unsafe extern "C" fn(Object, Object, Object) -> c_int;
     PyObject_Size: unsafe extern "C" fn(Object) -> isize;
+    PyObject_Call: unsafe extern "C" fn(Object, Object, Object) -> Object;
+    PyMethod_New: unsafe extern "C" fn(Object, Object) -> Object;
     PyType_FromSpec: unsafe extern "C" fn(*mut TypeSpec) -> Object;
     PyThreadState_Next: unsafe extern "C" fn(Object) -> Object;
 }

@@ -7,7 +7,7 @@ while a call of PyTorch would be recorded (`reader.py`).
 
 `native` has: layer(id, name, class or "", variable or "", layer id of a replica's outermost module), tensorless(layer
 id), frame(id, file, line, function), variables(), arguments(), replicas(), instances(class, gc.get_objects),
-tag(device, address, category, bytes, root, name, sharding), parallel(json), step_hook(), add_step_hook(hooks, key, code),
+tag(device, address, category, bytes, root, name, sharding), parallel(json), step_hook(), add_step_hook(hooks, key, code), measure_data_wait(class),
 await_backward(seconds), is_in_backward(), forget(address), when_dead(address), take_dead(), software(name, version,
 root), is_compiling(), compilation_is_watched(), compiled_graph(json), compiled_wrapper(path, json),
 compiled_origin(frame), compiled_root(class, variable), package_node(frame), warn(text), run_again(), run_later(),
@@ -86,6 +86,7 @@ class Agent:
     def attach(self):
         self.register_step_hook()
         self.register_oom_observer()
+        self.measure_data_wait()
         atexit.register(self.native.release_signals)  # Called after `at_exit`: handlers then run outside of memlab's frames.
         atexit.register(self.at_exit)
 
@@ -120,6 +121,14 @@ class Agent:
         self.has_step_hook = self.native.add_step_hook(hooks, key, step)
         if not self.has_step_hook:
             self.native.run_later()
+
+    def measure_data_wait(self):
+        """Measures the time in which the program waits for a DataLoader, if GPU time is recorded."""
+        loaders = sys.modules.get("torch.utils.data.dataloader")
+        iterator = getattr(loaders, "_BaseDataLoaderIter", None)
+        if iterator is not None:
+            with _Harmless():
+                self.native.measure_data_wait(iterator)
 
     def register_oom_observer(self):
         """Makes PyTorch call memlab before it raises an out-of-memory error: what holds the memory is known only then.

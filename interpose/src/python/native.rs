@@ -9,12 +9,14 @@ use memlab_trace::{Record, decode_line};
 use parking_lot::Mutex;
 
 use super::compiled;
+use super::data_wait;
 use super::frame_evaluation;
 use super::holders;
 use super::stacks::{arguments, is_compiling, is_in_backward, replicas, variables};
 use super::step_hook;
 use crate::cuda::driver_memory;
 use crate::recorder::Recorder;
+use interpose_base::config::config;
 use interpose_base::locks;
 use interpose_base::panics;
 use interpose_python::api::{Api, METH_O, METH_VARARGS, Method, Object, text};
@@ -51,7 +53,7 @@ pub fn reset_in_child() {
     locks::reset_in_child(&HELD_SIGNALS, None);
 }
 
-static METHODS: [Method; 34] = [
+static METHODS: [Method; 35] = [
     method(c"layer", layer),
     method(c"tensorless", tensorless),
     method(c"frame", frame),
@@ -73,6 +75,7 @@ static METHODS: [Method; 34] = [
     method(c"parallel", parallel),
     method(c"step_hook", step_hook),
     method(c"add_step_hook", add_step_hook),
+    method(c"measure_data_wait", measure_data_wait),
     method(c"forget", forget),
     method(c"when_dead", when_dead),
     method(c"take_dead", take_dead),
@@ -175,6 +178,12 @@ native_function!(
         recorder.log.append(encode::tag(&mut line, time, device, address, category, bytes, root, name, shard));
     }
 );
+
+native_function!(measure_data_wait, c"O", (class: Object = ptr::null_mut()), |_recorder| {
+    if let Some(api) = Api::get().filter(|_| config().time) {
+        data_wait::measure(api, class);
+    }
+});
 
 native_function!(parallel, c"s", (json: *const c_char = ptr::null()), |recorder| {
     let mut line = LineBuffer::<4096>::new();

@@ -8,6 +8,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use super::data_wait;
 use super::holders;
 use super::stacks::each_stack;
 use crate::gpu_time;
@@ -112,6 +113,7 @@ unsafe fn after_step(api: &'static Api, optimizer: Object) {
     let Some(recorder) = Recorder::current() else { return };
     let thread = Recorder::enter_if_recording().map_or(0, |session| session.thread.id);
     let is_untimed = !gpu_time::includes(recorder.steps());
+    gpu_time::write_waits(recorder, recorder.steps(), data_wait::take());
     gpu_time::begin_step(recorder.step(thread, is_untimed));
     if let Some(interpreter) = recorder.python.trusted() {
         // SAFETY: the caller holds the GIL, between two operations of PyTorch.

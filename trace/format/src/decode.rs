@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use crate::record::{
     Alloc, Busy, DriverAlloc, DriverFree, DriverKind, End, Flags, Free, GraphCaptured, GraphGone, InRange, Lost, Map,
-    Moved, Oom, Ran, ReadBack, Record, Step, StepWork, Tag, TagCategory, Unmap, Used, Work,
+    Moved, Oom, Ran, ReadBack, Record, Step, StepWait, StepWork, Tag, TagCategory, Unmap, Used, Work,
 };
 use elements::Elements;
 pub use error::DecodeError;
@@ -255,6 +255,12 @@ fn decode_mixed_event<'a>(tag: &[u8], line: &'a [u8]) -> Result<Record<'a>, Deco
             nanoseconds: elements.number()?,
             to_device_bytes: elements.number()?,
             to_host_bytes: elements.number()?,
+        }),
+        b"step_wait" => Record::StepWait(StepWait {
+            time: elements.number()?,
+            step: elements.number()?,
+            data_ns: elements.number()?,
+            launch_ns: elements.optional()?,
         }),
         b"busy" => Record::Busy(Busy {
             time: elements.number()?,

@@ -96,6 +96,8 @@ pub enum Record<'a> {
     Work(Work),
     /// Work of a GPU, by step.
     StepWork(StepWork),
+    /// Waits of the program in a step.
+    StepWait(StepWait),
     /// Busy and idle time of a GPU.
     Busy(Busy),
     /// One kernel, copy or fill on a GPU.
@@ -133,6 +135,7 @@ impl Record<'_> {
             Self::ReadBack(event) => Some(event.time),
             Self::Work(event) => Some(event.time),
             Self::StepWork(event) => Some(event.time),
+            Self::StepWait(event) => Some(event.time),
             Self::Busy(event) => Some(event.time),
             Self::Ran(event) => Some(event.time),
             Self::InRange(event) => Some(event.time),

@@ -182,8 +182,12 @@ impl Model {
                 self.event(event.time);
                 self.steps_waiting.gpu_time_known(event.step.saturating_add(event.steps.max(1)) - 1);
                 if let Some((device, ..)) = self.device_with_symbols(event.device) {
-                    device.work.steps.add(event);
+                    device.work.steps.insert(event.into());
                 }
+            }
+            Record::StepWait(event) => {
+                self.event(event.time);
+                self.step_waits.insert(event.into());
             }
             Record::Busy(event) => {
                 self.event(event.time);

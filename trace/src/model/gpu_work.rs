@@ -2,8 +2,8 @@
 
 use hashbrown::HashMap;
 
-use super::step_work::StepWorks;
-use super::views::{BusyView, WorkTotals};
+use super::step_work::BySteps;
+use super::views::{BusyView, StepWorkView, WorkTotals};
 use memlab_format::record::{Busy, Work};
 
 /// Maximum number of sums. Further work counts only in the total.
@@ -18,7 +18,7 @@ pub(crate) struct GpuWork {
     pub(crate) sums: HashMap<WorkKey, WorkTotals>,
     pub(crate) total: WorkTotals,
     pub(crate) busy: BusyView,
-    pub(crate) steps: StepWorks,
+    pub(crate) steps: BySteps<StepWorkView>,
 }
 
 impl GpuWork {

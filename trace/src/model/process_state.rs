@@ -9,10 +9,11 @@ use super::holders::Searches;
 use super::long_lived::LongLivedScan;
 use super::ooms::Ooms;
 use super::scope::Scope;
-use super::step_work::WaitingSteps;
+use super::step_work::{BySteps, WaitingSteps};
 use super::steps::Steps;
 use super::symbols::Symbols;
 use super::trainings::Trainings;
+use super::views::StepWaitView;
 use memlab_format::record::{self, Phase};
 
 /// The device number of host memory.
@@ -45,6 +46,7 @@ pub struct Model {
     pub(super) last_scan: LongLivedScan,
     pub(super) allocated_bytes_all_devices: u64,
     pub(super) steps: Steps,
+    pub(super) step_waits: BySteps<StepWaitView>,
     pub(super) trainings: Trainings,
     pub(super) ooms: Ooms,
     pub(super) searches: Searches,

@@ -21,7 +21,8 @@ use super::scope::Scope;
 use super::sources::Sources;
 use super::views::{
     AttributionView, BlockLayer, BlockView, CategoryView, DeviceView, DriverAllocationView, DriverView, GpuWorkView,
-    LayerView, PrivatePoolView, RangePath, RangeView, SegmentMap, StackView, StepWorkView, TensorView, TotalsView,
+    LayerView, PrivatePoolView, RangePath, RangeView, SegmentMap, StackView, StepWaitView, StepWorkView, TensorView,
+    TotalsView,
 };
 use memlab_format::record::{self, Phase, SearchReason};
 use memlab_holders::Holder;
@@ -158,6 +159,11 @@ impl Model {
     /// Returns the GPU work of a device by optimizer step, in order; empty: not recorded.
     pub fn step_work(&self, device: i32) -> Vec<StepWorkView> {
         self.device_state(device).map(|state| state.work.steps.entries().copied().collect()).unwrap_or_default()
+    }
+
+    /// Returns the files of all frames, in any order.
+    pub fn files(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.symbols.files.iter()
     }
 
     /// Returns the name of a kernel, copy or fill, by its number in the trace.
@@ -336,6 +342,16 @@ impl Model {
     /// Returns the optimizer steps, with figures of one device.
     pub fn device_steps(&self, device: i32) -> &[StepView] {
         self.device_state(device).map(|state| &*state.steps.list).unwrap_or_default()
+    }
+
+    /// Returns the time in which the program gave its GPUs no work in a step; `None`: not recorded.
+    pub fn step_wait(&self, step: &StepView) -> Option<StepWaitView> {
+        self.step_waits.of(step.indexes())
+    }
+
+    /// Returns true if the waits of steps were recorded.
+    pub fn has_step_waits(&self) -> bool {
+        self.step_waits.entries().next().is_some()
     }
 
     /// Returns the training progress of a step, if the training recorded it.

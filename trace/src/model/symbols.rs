@@ -98,6 +98,8 @@ pub(crate) struct Owner {
 #[derive(Clone, Default)]
 pub(crate) struct Symbols {
     pub(crate) frames: HashMap<u32, Frame>,
+    /// Files of all frames ever defined.
+    pub(crate) files: HashSet<Arc<str>>,
     pub(crate) stacks: HashMap<u32, record::Stack>,
     pub(crate) layers: HashMap<u32, Layer>,
     pub(crate) ranges: HashMap<u32, Range>,
@@ -150,7 +152,7 @@ impl Symbols {
     /// Adds a frame definition. Returns true if it changes the line of resolved stacks.
     pub(crate) fn define_frame(&mut self, frame: &record::Frame<'_>) -> bool {
         let line = Arc::new(Line {
-            file: bounded(&frame.file).into(),
+            file: Arc::clone(self.files.get_or_insert_with(bounded(&frame.file), |file| file.into())),
             line: frame.line,
             function: bounded(&frame.function).into(),
         });

@@ -247,10 +247,30 @@ pub struct StepWorkView {
     pub to_host_bytes: u64,
 }
 
-impl StepWorkView {
-    /// Returns the index of the last step.
-    pub fn last(&self) -> u64 {
-        self.step.saturating_add(self.steps.max(1) - 1)
+/// Time in which a program gave its GPUs no work, in one or more optimizer steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepWaitView {
+    /// First step.
+    pub step: u64,
+    /// Number of steps, usually 1.
+    pub steps: u64,
+    /// Nanoseconds in which the steps' threads waited for batches of a DataLoader.
+    pub data_ns: u64,
+    /// Nanoseconds from the end of the previous step to the first launch, over `launch_steps`.
+    pub launch_ns: u64,
+    /// Number of steps whose first launch is known.
+    pub launch_steps: u64,
+}
+
+impl StepWaitView {
+    /// Returns the mean time of a step in which its thread waited for batches, in nanoseconds.
+    pub fn data_ns_per_step(&self) -> u64 {
+        self.data_ns / self.steps.max(1)
+    }
+
+    /// Returns the mean time from the end of the previous step to the first launch, in nanoseconds; `None`: unknown.
+    pub fn launch_ns_per_step(&self) -> Option<u64> {
+        self.launch_ns.checked_div(self.launch_steps)
     }
 }
 

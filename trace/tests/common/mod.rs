@@ -122,6 +122,7 @@ pub fn encode_record(record: &Record<'_>) -> Vec<u8> {
         Record::Kernel(k) => encode::kernel(b, k.kernel, k.name.as_bytes()),
         Record::Work(w) => encode::work(b, w),
         Record::StepWork(w) => encode::step_work(b, w),
+        Record::StepWait(w) => encode::step_wait(b, w),
         Record::Busy(w) => encode::busy(b, w.time, w.device, w.busy, w.waiting, w.idle),
         Record::Ran(r) => encode::ran(b, r),
         Record::InRange(r) => encode::in_range(b, r.time, r.thread, r.range),
@@ -162,7 +163,7 @@ pub fn all_views(model: &Model) -> String {
     );
     for device in -1..4 {
         text += &format!(
-            "{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n",
+            "{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n",
             model.ranges(device),
             model.lines(device),
             model.lines_in(device, Scope::Libraries),
@@ -178,6 +179,7 @@ pub fn all_views(model: &Model) -> String {
             model.accumulations(device),
             model.gpu_work(device),
             model.step_work(device),
+            model.device_steps(device).iter().map(|step| model.step_wait(step)).collect::<Vec<_>>(),
         );
     }
     text

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use memlab_trace::{DeviceView, Line, Model, Scope};
+use memlab_trace::{Line, Model};
 
 use crate::text::{is_installed, short_path};
 
@@ -39,16 +39,24 @@ impl FileNames {
         Self { directory: directory.to_owned(), names }
     }
 
-    /// Names the files of a run's lines in one scope.
-    pub fn of(model: &Model, devices: &[DeviceView], scope: Scope) -> Self {
-        let lines: Vec<_> = devices.iter().flat_map(|device| model.lines_in(device.index, scope)).collect();
-        let files = lines.iter().filter_map(|line| line.line.as_ref()).map(|line| &line.file);
-        Self::new(files, model.header().map_or("", |header| header.directory.as_str()))
+    /// Names the files of a run.
+    pub fn of(model: &Model) -> Self {
+        Self::new(model.files(), model.header().map_or("", |header| header.directory.as_str()))
+    }
+
+    /// Names files by their path below a directory.
+    pub fn in_directory(directory: &str) -> Self {
+        Self::new([].into_iter(), directory)
+    }
+
+    /// A file for display: `train.py`.
+    pub fn file<'f>(&'f self, file: &'f str) -> &'f str {
+        self.names.get(file).map_or_else(|| short_path(file, &self.directory), String::as_str)
     }
 
     /// A line for display: `train.py:31`.
     pub fn place(&self, line: &Line) -> String {
-        let file = self.names.get(&line.file).map_or_else(|| short_path(&line.file, &self.directory), String::as_str);
+        let file = self.file(&line.file);
         line.line.map_or_else(|| file.to_owned(), |number| format!("{file}:{number}"))
     }
 }

@@ -68,6 +68,30 @@ impl From<LayerView> for LayerName {
     }
 }
 
+impl From<LayerName> for LayerView {
+    fn from(name: LayerName) -> Self {
+        let LayerName { root, root_class, root_name, name, class } = name;
+        Self { root, root_class, root_name, name, class, ..Self::default() }
+    }
+}
+
+/// Names of the layers of a device that ever held memory.
+pub struct LayerNames(BTreeMap<BlockLayer, LayerName>);
+
+impl LayerNames {
+    /// Makes the names of a run.
+    pub fn of(model: &Model, device: i32) -> Self {
+        let layers = model.layers(device).into_iter();
+        Self(layers.map(|view| (BlockLayer { root: view.root, name: view.name.clone() }, view.into())).collect())
+    }
+
+    /// Returns the whole name of a layer.
+    pub fn name(&self, layer: BlockLayer) -> LayerName {
+        let known = self.0.get(&layer).cloned().unwrap_or_default();
+        LayerName { root: layer.root, name: layer.name, ..known }
+    }
+}
+
 /// Memory of a layer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeldLayer {
@@ -112,16 +136,8 @@ impl Holdings {
             let held = layers.entry(snapshot.final_model.layer_of(&block)).or_default();
             *held = held.saturating_add(block.bytes);
         }
-        let known: BTreeMap<BlockLayer, LayerView> = snapshot
-            .final_model
-            .layers(device)
-            .into_iter()
-            .map(|view| (BlockLayer { root: view.root, name: view.name.clone() }, view))
-            .collect();
-        let layer = |(layer, bytes): (BlockLayer, u64)| {
-            let known = known.get(&layer).cloned().unwrap_or_default();
-            HeldLayer { layer: LayerName { root: layer.root, name: layer.name, ..known.into() }, bytes }
-        };
+        let names = LayerNames::of(&snapshot.final_model, device);
+        let layer = |(layer, bytes): (BlockLayer, u64)| HeldLayer { layer: names.name(layer), bytes };
         let mut ranges: BTreeMap<RangePath, u64> = BTreeMap::new();
         for block in snapshot.attributed(device) {
             let held = ranges.entry(snapshot.final_model.range_path(block.range)).or_default();

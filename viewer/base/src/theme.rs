@@ -363,10 +363,21 @@ fn categories(colors: [Rgb; Category::COUNT], depth: Depth) -> [Color; Category:
     if depth == Depth::Ansi { CATEGORIES_ANSI } else { colors.map(|color| reduce(color, depth)) }
 }
 
+/// Black or white, whichever has the higher contrast: at least 4.5 on every colour, as WCAG asks of text.
 fn readable_on(background: Rgb) -> Rgb {
-    let (red, green, blue) = background;
-    let luminance = 299 * u32::from(red) + 587 * u32::from(green) + 114 * u32::from(blue);
-    if luminance > 118_000 { (10, 14, 18) } else { (255, 255, 255) }
+    let [black, white] = [(0, 0, 0), (255, 255, 255)];
+    if contrast(background, black) > contrast(background, white) { black } else { white }
+}
+
+/// Contrast of two colours, from 1 to 21, as WCAG defines it.
+fn contrast(a: Rgb, b: Rgb) -> f64 {
+    let linear = |value: u8| {
+        let value = f64::from(value) / 255.0;
+        if value <= 0.04045 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) }
+    };
+    let luminance = |(red, green, blue): Rgb| 0.2126 * linear(red) + 0.7152 * linear(green) + 0.0722 * linear(blue);
+    let (a, b) = (luminance(a) + 0.05, luminance(b) + 0.05);
+    (a / b).max(b / a)
 }
 
 /// Reduces a colour to the terminal's depth.
@@ -438,15 +449,12 @@ mod tests {
         }
     }
 
-    /// Contrast of two colours, from 1 to 21, as WCAG defines it.
-    fn contrast(a: Rgb, b: Rgb) -> f64 {
-        let linear = |value: u8| {
-            let value = f64::from(value) / 255.0;
-            if value <= 0.04045 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) }
-        };
-        let luminance = |(red, green, blue): Rgb| 0.2126 * linear(red) + 0.7152 * linear(green) + 0.0722 * linear(blue);
-        let (a, b) = (luminance(a) + 0.05, luminance(b) + 0.05);
-        (a / b).max(b / a)
+    #[test]
+    fn names_are_readable_on_their_categories() {
+        for color in CATEGORIES_DARK.into_iter().chain(CATEGORIES_LIGHT) {
+            let least = contrast(color, readable_on(color));
+            assert!(least >= 4.5, "{color:?}: {least:.2}");
+        }
     }
 
     #[test]

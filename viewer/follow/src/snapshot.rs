@@ -14,8 +14,8 @@ use memlab_job::{DeviceSummary, Job, RankSummary};
 use memlab_trace::record::{Header, Phase};
 use memlab_trace::{
     AllocationTotals, CategoryView, CodeOrigin, DeviceView, DriverView, EventKind, EventView, GpuWorkView, GrowthView,
-    LayerView, Line, LineView, Model, OomView, RangeView, Replay, Scope, SegmentMap, Sources, StepView, Timeline,
-    TrainingView,
+    LayerView, Line, LineView, Model, OomView, RangeView, Replay, Scope, SegmentMap, Sources, StepView, StepWaitView,
+    Timeline, TrainingView,
 };
 
 pub use self::calls::Calls;
@@ -245,6 +245,8 @@ pub struct DeviceSnapshot {
     pub steps: Vec<StepView>,
     /// Training records of these steps; empty if the program writes none.
     pub trainings: Vec<Option<TrainingView>>,
+    /// Waits in these steps; empty if no GPU time was recorded.
+    pub waits: Vec<Option<StepWaitView>>,
     /// Lines that hold more from step to step.
     pub growth: Vec<GrowthView>,
     /// Driver memory outside PyTorch.
@@ -274,7 +276,7 @@ impl ProcessSnapshot {
             ooms: model.ooms(),
             oom_count: model.oom_count(),
             sources: model.sources().clone(),
-            file_names: FileNames::of(model, &model.devices(), model.scope()).into(),
+            file_names: FileNames::of(model).into(),
             verdict: findings::verdict(model, &found),
             findings: found,
             warnings: model.warnings().iter().cloned().chain(missing_events(model.lost_events())).collect(),
@@ -433,6 +435,11 @@ impl DeviceSnapshot {
             layers: layers_with(model, index, work.as_ref()),
             times: work.as_ref().map(|work| Arc::new(GpuTimes::new(model, work, detail == Detail::Time))),
             ranges: model.ranges(index),
+            waits: if model.has_step_waits() {
+                model.device_steps(index).iter().map(|step| model.step_wait(step)).collect()
+            } else {
+                Vec::new()
+            },
             trainings: if model.has_trainings() {
                 model.device_steps(index).iter().map(|step| model.training(step)).collect()
             } else {

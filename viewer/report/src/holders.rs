@@ -3,6 +3,7 @@
 use memlab_trace::HeldView;
 use serde::Serialize;
 
+use memlab_base::file_names::FileNames;
 use memlab_base::findings::holder::{HolderView, holders};
 use memlab_base::text::{clean, wrapped};
 use memlab_units::format::{self, size};
@@ -48,7 +49,7 @@ impl From<HolderView> for HolderRow {
 impl DeviceRow {
     /// Returns the holders that a search found on a device.
     #[must_use]
-    pub fn of(device: i32, held: &HeldView, directory: &str) -> Self {
+    pub fn of(device: i32, held: &HeldView, files: &FileNames) -> Self {
         Self {
             device,
             time_ns: held.time,
@@ -56,7 +57,7 @@ impl DeviceRow {
             pause_ns: held.pause_ns,
             allocated_bytes: held.bytes,
             unreached_bytes: held.explanation.unreached,
-            holders: holders(held, directory).into_iter().map(HolderRow::from).collect(),
+            holders: holders(held, files).into_iter().map(HolderRow::from).collect(),
         }
     }
 }
@@ -66,12 +67,12 @@ impl DeviceRow {
 /// `row`: the line or layer whose memory they hold, with the cure of each. Without it, they hold all memory, and only a
 /// holder that the program hardly wants has its cure.
 #[must_use]
-pub fn lines(device: i32, held: &HeldView, row: Option<&str>, directory: &str, columns: usize) -> Vec<String> {
+pub fn lines(device: i32, held: &HeldView, row: Option<&str>, files: &FileNames, columns: usize) -> Vec<String> {
     let of = row.map(|row| format!(" of {row}")).unwrap_or_default();
     let at = format!("{}, at {}", format::step_reached(held.step), format::duration(held.time));
     let heading = format!("{}{of} allocated {at}", size(held.bytes));
     let mut lines = wrapped(&format!("cuda:{device}:"), &clean(&heading), columns);
-    for holder in holders(held, directory) {
+    for holder in holders(held, files) {
         let bytes = format!("{:>10}", size(holder.bytes));
         lines.extend(wrapped(&bytes, &clean(&holder.what.text()), columns));
         let cure = if row.is_some() || holder.is_avoidable { format!(": {}", holder.cure) } else { String::new() };

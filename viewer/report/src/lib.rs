@@ -8,6 +8,7 @@
 //! plan::charts                                                   charts of the page
 //! plan::answer                                                     a plan, as values
 //! plan::phases, plan::ranks, plan::sequence                        evaluation, saving; one rank of several; steps of different lengths
+//! plan::holders                                                    holders of memory at the peak
 //! diff, report                                                     printed comparisons and reports
 //! holders                                                          holders of memory
 //! advice, page                                                     advice on a program; the frame of a web page

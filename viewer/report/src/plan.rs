@@ -2,6 +2,7 @@
 
 pub mod answer;
 pub mod charts;
+pub mod holders;
 pub mod html;
 pub mod phases;
 pub mod ranks;

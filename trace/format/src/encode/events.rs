@@ -1,7 +1,7 @@
 //! Encoder of events.
 
 use super::buffer::{LineBuffer, MAX_NUMBER_BYTES};
-use crate::record::{DriverKind, GraphCaptured, GraphGone, Ran, Step, StepWork, TagCategory, Work};
+use crate::record::{DriverKind, GraphCaptured, GraphGone, Ran, Step, StepWait, StepWork, TagCategory, Work};
 
 /// `["a",…]`: PyTorch's allocator handed out a block; `flags` as in [`crate::record::Flags`].
 #[expect(clippy::too_many_arguments, reason = "one per element of the record, in its order")]
@@ -218,6 +218,14 @@ pub fn step_work<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, work: &StepW
     let mut line = buffer.line();
     line.raw(b"[\"step_work\",").number(work.time).field(work.device).field(work.step).field(work.steps);
     line.field(work.calls).field(work.nanoseconds).field(work.to_device_bytes).field(work.to_host_bytes).finish(b"]");
+    line.into_bytes()
+}
+
+/// `["step_wait",…]`: time in which the program gave the GPU no work in a step.
+pub fn step_wait<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, wait: &StepWait) -> &'b [u8] {
+    let mut line = buffer.line();
+    line.raw(b"[\"step_wait\",").number(wait.time).field(wait.step).field(wait.data_ns);
+    line.raw(b",").optional(wait.launch_ns).finish(b"]");
     line.into_bytes()
 }
 

@@ -560,6 +560,27 @@ pub struct StepWork {
     pub to_host_bytes: u64,
 }
 
+/// `["step_wait",time,step,data,launch]`: time in which the program gave the GPU no work.
+///
+/// ```
+/// use memlab_format::{decode_line, record::StepWait, Record};
+/// let record = decode_line(br#"["step_wait",2834022300,7,46200000,null]"#)?;
+/// let wait = StepWait { time: 2834022300, step: 7, data_ns: 46200000, launch_ns: None };
+/// assert_eq!(record, Record::StepWait(wait));
+/// # Ok::<(), memlab_format::DecodeError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepWait {
+    /// Nanoseconds since the trace's start.
+    pub time: u64,
+    /// Index of the step, from 0.
+    pub step: u64,
+    /// Nanoseconds since the end of the previous step that the thread of the step spent waiting for batches of a DataLoader.
+    pub data_ns: u64,
+    /// Nanoseconds from the end of the previous step to the first launch; `None`: unknown.
+    pub launch_ns: Option<u64>,
+}
+
 /// `["busy",time,device,busy,waiting,idle]`: nanoseconds that a GPU was busy, waited for the host, or idled for other
 /// reasons.
 ///

@@ -23,7 +23,7 @@ use crate::model::scope::Scope;
 use crate::model::snapshots::{Cells, Snapshot};
 use crate::model::tags::OwnedBytes;
 use crate::model::tensor_names::TensorName;
-use crate::model::views::{BusyView, StepWorkView, WorkTotals};
+use crate::model::views::{BusyView, StepWaitView, StepWorkView, WorkTotals};
 use crate::model::windows::Windows;
 use memlab_format::record::Phase;
 
@@ -115,6 +115,9 @@ pub(super) enum KeyframePart {
         device: i32,
         busy: BusyView,
         step_work: Vec<StepWorkView>,
+    },
+    StepWaits {
+        waits: Vec<StepWaitView>,
     },
     Mapping {
         device: i32,

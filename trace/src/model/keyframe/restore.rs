@@ -58,6 +58,7 @@ impl Model {
                 self.steps.list.extend(StepRows::default().unpacked(steps))
             }
             KeyframePart::Steps { device: None, joined, peak } => self.steps.restore(joined, peak),
+            KeyframePart::StepWaits { waits } => waits.into_iter().for_each(|wait| self.step_waits.insert(wait)),
             KeyframePart::Trainings { joined, names } => {
                 (self.trainings.joined, self.trainings.names) = (joined, names)
             }

@@ -71,6 +71,10 @@ impl Model {
             ranges,
         })?;
         write_steps(&mut lines, None, &self.steps)?;
+        let waits: Vec<_> = self.step_waits.entries().copied().collect();
+        for waits in waits.chunks(ROWS_PER_LINE) {
+            lines.put(&KeyframePart::StepWaits { waits: waits.to_vec() })?;
+        }
         if !self.trainings.list.is_empty() {
             let Trainings { joined, names, list } = &self.trainings;
             lines.put(&KeyframePart::Trainings { joined: *joined, names: names.clone() })?;

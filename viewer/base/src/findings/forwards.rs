@@ -9,6 +9,7 @@ use super::finding::{Finding, Kind, on};
 use super::holder::holders;
 use super::leak::Growing;
 use super::words::Words;
+use crate::file_names::FileNames;
 
 /// Memory below one part of this number of the peak is not worth a finding.
 const MIN_DIVISOR: u64 = 10;
@@ -46,8 +47,8 @@ pub(super) fn earlier_forwards(
         // The loss needs the results of several forwards.
         return None;
     };
-    let directory = model.header().map_or("", |header| header.directory.as_str());
-    let holders = holders(&held, directory);
+    let files = FileNames::of(model);
+    let holders = holders(&held, &files);
     let mut what = Words::strong(Kind::EarlierForwards.title()).and(format!(
         "{}: {} of earlier forwards were still allocated while a forward allocated the same again.",
         on(device, several),

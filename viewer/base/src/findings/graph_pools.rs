@@ -7,7 +7,7 @@ use memlab_units::format::size;
 
 use super::finding::{Finding, Kind, is_significant, on};
 use super::words::Words;
-use crate::text;
+use crate::file_names::FileNames;
 
 /// Reports private pools whose free bytes exceed a fifth of the reserved bytes.
 const MIN_FREE_DIVISOR: u64 = 5;
@@ -64,7 +64,7 @@ pub(super) fn graph_pools(model: &Model, device: &DeviceView, several: bool) -> 
     if !is_much || !is_significant(bytes, device) {
         return None;
     }
-    let directory = model.header().map_or("", |header| header.directory.as_str());
+    let files = FileNames::of(model);
     let pools = sum(|group| group.pools);
     let mut what = Words::strong(Kind::GraphPools.title()).and(format!(
         "{}: {} CUDA graphs hold {} in {pools} private pools. {} of it hold no tensor and serve no allocation outside the \
@@ -75,7 +75,7 @@ pub(super) fn graph_pools(model: &Model, device: &DeviceView, several: bool) -> 
         size(bytes)
     ));
     what = match &largest.line {
-        Some(line) => what.and_code(format!("{} {}", text::place(line, directory), line.function)),
+        Some(line) => what.and_code(format!("{} {}", files.place(line), line.function)),
         None => what.and("no Python line"),
     };
     let mut next = Vec::new();

@@ -5,7 +5,7 @@ use memlab_units::format::{self, size};
 
 use super::words::Words;
 use crate::category::category_names;
-use crate::text;
+use crate::file_names::FileNames;
 
 /// Bytes allocated at the peak of the fullest device, with their category and line; `None` without a device.
 pub fn headline(model: &Model) -> Option<Words> {
@@ -68,9 +68,9 @@ pub fn mostly(words: Words, category: Category, bytes: u64) -> Words {
 }
 
 fn line(model: &Model, device: &DeviceView) -> Option<(String, u64)> {
-    let directory = model.header().map_or("", |header| header.directory.as_str());
+    let files = FileNames::of(model);
     let lines = model.lines(device.index);
     let view = lines.iter().find(|line| line.line.is_some() && line.live_bytes_at_peak > 0)?;
     let line = view.line.as_ref()?;
-    Some((format!("{} {}", text::place(line, directory), line.function), view.live_bytes_at_peak))
+    Some((format!("{} {}", files.place(line), line.function), view.live_bytes_at_peak))
 }

@@ -7,7 +7,7 @@ use memlab_trace::{HeldView, Model};
 use memlab_units::format::{self, size};
 
 use super::words::Words;
-use crate::text;
+use crate::file_names::FileNames;
 
 /// An object or names that keep memory alive, for people and for JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,8 +46,8 @@ impl HolderView {
 }
 
 /// The holders of memory, largest first.
-pub fn holders(held: &HeldView, directory: &str) -> Vec<HolderView> {
-    let mut views: Vec<HolderView> = held.explanation.holders.iter().map(|holder| view(holder, directory)).collect();
+pub fn holders(held: &HeldView, files: &FileNames) -> Vec<HolderView> {
+    let mut views: Vec<HolderView> = held.explanation.holders.iter().map(|holder| view(holder, files)).collect();
     if !held.skipped.is_empty() {
         for view in &mut views {
             view.what = mem::take(&mut view.what).and(format!("; the search left out {}", held.skipped));
@@ -70,11 +70,11 @@ pub fn no_search(model: &Model) -> String {
     format!("the trace has no search for what holds the memory: {why}")
 }
 
-fn view(holder: &Holder, directory: &str) -> HolderView {
+fn view(holder: &Holder, files: &FileNames) -> HolderView {
     let (paths, kind, cure, is_avoidable) = (holder.names(), holder.kind(), holder.cure(), holder.is_avoidable());
     let place = holder.place().map_or_else(String::new, |at| {
         let function = if at.function.is_empty() { String::new() } else { format!(" {}", at.function) };
-        format!("{}:{}{function}", text::short_path(at.file, directory), at.line)
+        format!("{}:{}{function}", files.file(at.file), at.line)
     });
     let mut what = Words::default();
     let named = |words: Words, path: &str| if path.is_empty() { words } else { words.and(" ").and_code(path) };
@@ -110,7 +110,7 @@ fn view(holder: &Holder, directory: &str) -> HolderView {
     };
     let mut short = what.clone();
     if let Some(at) = holder.place() {
-        short = short.and(" (").and_code(format!("{}:{}", text::short_path(at.file, directory), at.line)).and(")");
+        short = short.and(" (").and_code(format!("{}:{}", files.file(at.file), at.line)).and(")");
     }
     if !place.is_empty() {
         what = what.and(" (").and_code(&place).and(")");

@@ -12,7 +12,7 @@ use super::finding::{Finding, Kind, is_significant, on};
 use super::holder::holders;
 use super::words::Words;
 use crate::category::category_names;
-use crate::text;
+use crate::file_names::FileNames;
 
 /// Maximum number of lines shown for one leak.
 const SHOWN_LINES: usize = 2;
@@ -69,12 +69,12 @@ pub fn growing(model: &Model, device: &DeviceView, several: bool) -> Vec<Growing
 
 /// Line that grows most from step to step, if its growth is significant.
 pub(super) fn growing_line(model: &Model, device: &DeviceView) -> Option<GrowingLine> {
-    let directory = model.header().map_or("", |header| header.directory.as_str());
+    let files = FileNames::of(model);
     let growth = model.growth(device.index).into_iter().find(|growth| growth.is_steady)?;
     let bytes = growth.to_bytes - growth.from_bytes;
     let line = growth.line?;
     is_significant(bytes, device).then(|| GrowingLine {
-        line: place(&line, directory),
+        line: place(&line, &files),
         bytes,
         bytes_per_step: growth.bytes_per_step.max(0.0) as u64,
     })
@@ -90,8 +90,8 @@ fn by_line<'s>(model: &Model, stacks: impl Iterator<Item = &'s StackAccumulation
     by_line
 }
 
-fn place(line: &Line, directory: &str) -> String {
-    format!("{} {}", text::place(line, directory), line.function)
+fn place(line: &Line, files: &FileNames) -> String {
+    format!("{} {}", files.place(line), line.function)
 }
 
 /// Accumulated memory by call site, largest first.
@@ -180,7 +180,7 @@ fn place_outside(model: &Model, stack: u32) -> CallSite {
 }
 
 fn finding(model: &Model, device: &DeviceView, several: bool, span: &AccumulationSpan, group: &Group) -> Finding {
-    let directory = model.header().map_or("", |header| header.directory.as_str());
+    let files = FileNames::of(model);
     let by_line = by_line(model, group.stacks.iter());
     let typical = &group.typical;
     let most = model.line_of(typical.stack);
@@ -189,11 +189,9 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &Accumulatio
     let rate = how(model, device, span, group.bytes);
     let what = what.and(grown(span, group.bytes, &rate)).and(". ");
     let mut what = match (most, by_line.len() - 1) {
-        (Some(line), 0) => what.and_code(place(line, directory)).and(" allocates it"),
-        (Some(line), 1) => what.and_code(place(line, directory)).and(" and 1 more line allocate it"),
-        (Some(line), others) => {
-            what.and_code(place(line, directory)).and(format!(" and {others} more lines allocate it"))
-        }
+        (Some(line), 0) => what.and_code(place(line, &files)).and(" allocates it"),
+        (Some(line), 1) => what.and_code(place(line, &files)).and(" and 1 more line allocate it"),
+        (Some(line), others) => what.and_code(place(line, &files)).and(format!(" and {others} more lines allocate it")),
         (None, _) => what.and("No Python line of yours allocates it"),
     };
     let went_backward = group.ends.iter().any(|stack| model.reached_by_backward(device.index, *stack));
@@ -209,7 +207,7 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &Accumulatio
     };
     what = what.and(format!(". {of_all} {name}"));
     // A caller equal to the growing line is not repeated.
-    let caller = group.caller.as_ref().filter(|line| most != Some(*line)).map(|line| place(line, directory));
+    let caller = group.caller.as_ref().filter(|line| most != Some(*line)).map(|line| place(line, &files));
     what = match (caller, group.is_forward) {
         (Some(caller), true) => what.and(" of the forward that ").and_code(caller).and(" calls"),
         (Some(caller), false) => what.and(" allocated in a call from ").and_code(caller),
@@ -233,7 +231,7 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &Accumulatio
         let time = format::duration(held.time);
         if held.step > 0 { format!(" at step {}", held.step - 1) } else { format!(" after {time}") }
     });
-    let mut found = held.as_ref().map(|held| holders(held, directory)).unwrap_or_default();
+    let mut found = held.as_ref().map(|held| holders(held, &files)).unwrap_or_default();
     let all = found.clone();
     found.retain(|holder| !all.iter().any(|other| holder.includes(other)));
     let most_held = found.first().map_or(0, |holder| holder.bytes);
@@ -253,7 +251,7 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &Accumulatio
     let short = Words::strong("Grows").and(format!("{} {rate}", on(device, several)));
     let short = match (found.first(), most) {
         (Some(holder), _) => short.and(": ").join(&holder.short),
-        (None, Some(line)) => short.and(", allocated by ").and_code(text::place(line, directory)),
+        (None, Some(line)) => short.and(", allocated by ").and_code(files.place(line)),
         (None, None) => short.and(", allocated by no Python line of yours"),
     };
     Finding {

@@ -10,7 +10,7 @@ use super::finding::{Finding, Kind, is_significant, on, processes};
 use super::holder::holders;
 use super::leak;
 use super::words::Words;
-use crate::text;
+use crate::file_names::FileNames;
 
 /// Reports fragmentation from a fifth of the reserved bytes.
 const MIN_FRAGMENTATION_DIVISOR: u64 = 5;
@@ -22,7 +22,7 @@ const MIN_OTHERS_DIVISOR: u64 = 20;
 pub fn out_of_memory(model: &Model, device: &DeviceView, several: bool) -> Option<Finding> {
     let ooms: Vec<OomView> = model.ooms().into_iter().filter(|oom| oom.device == device.index).collect();
     let oom = ooms.first()?;
-    let directory = model.header().map_or("", |header| header.directory.as_str());
+    let files = FileNames::of(model);
     let times = if ooms.len() > 1 { format!("{} times, first ", model.oom_count()) } else { String::new() };
     let mut what = Words::strong(Kind::OutOfMemory.title()).and(format!(
         "{} {times}after {}: ",
@@ -30,7 +30,7 @@ pub fn out_of_memory(model: &Model, device: &DeviceView, several: bool) -> Optio
         format::duration(oom.time)
     ));
     what = match &oom.line {
-        Some(line) => what.and_code(format!("{} {}", text::place(line, directory), line.function)),
+        Some(line) => what.and_code(format!("{} {}", files.place(line), line.function)),
         None => what.and("a library"),
     };
     what = what.and(format!(" requested {} with {} allocated", size(oom.requested_bytes), size(oom.allocated_bytes)));
@@ -46,7 +46,7 @@ pub fn out_of_memory(model: &Model, device: &DeviceView, several: bool) -> Optio
         .next()
         .unwrap_or_else(|| "Use a smaller batch, a smaller model, or a larger device.".to_owned());
     let held = model.holders_at(device.index, Some(SearchReason::OutOfMemory));
-    let holders = held.as_ref().map(|held| holders(held, directory)).unwrap_or_default();
+    let holders = held.as_ref().map(|held| holders(held, &files)).unwrap_or_default();
     let avoidable = holders.iter().find(|holder| holder.is_avoidable && is_significant(holder.releases, device));
     let next = match avoidable {
         Some(holder) => {
@@ -63,7 +63,7 @@ pub fn out_of_memory(model: &Model, device: &DeviceView, several: bool) -> Optio
     };
     let short = Words::strong(Kind::OutOfMemory.title()).and(format!("{}: ", on(device, several)));
     let short = match &oom.line {
-        Some(line) => short.and_code(text::place(line, directory)),
+        Some(line) => short.and_code(files.place(line)),
         None => short.and("a library"),
     };
     let short = short.and(format!(" requested {}", size(oom.requested_bytes)));

@@ -122,6 +122,10 @@ pub struct StepRow {
     end_time_ns: u64,
     /// Number of steps joined to this row, usually 1.
     steps: u64,
+    /// Mean time of a step in which it waited for batches of a DataLoader; null: not recorded.
+    data_wait_ns: Option<u64>,
+    /// Mean time from the end of the previous step to the first launch; null: not recorded.
+    launch_wait_ns: Option<u64>,
     /// Figures that the training run reports for the step.
     #[serde(flatten)]
     training: Option<TrainingRow>,
@@ -216,12 +220,15 @@ impl LineResolver {
 
 /// Optimizer steps of a run.
 pub fn steps(model: &Model) -> Vec<StepRow> {
+    let wait = |view: &memlab_trace::StepView| model.step_wait(view);
     let row = |view: &memlab_trace::StepView| StepRow {
         index: view.index,
         peak_allocated_bytes: view.peak_allocated_bytes,
         allocated_bytes_at_end: view.allocated_bytes_at_end,
         end_time_ns: view.end_time,
         steps: view.steps,
+        data_wait_ns: wait(view).map(|wait| wait.data_ns_per_step()),
+        launch_wait_ns: wait(view).and_then(|wait| wait.launch_ns_per_step()),
         training: model.training(view).map(training),
     };
     model.steps().iter().map(row).collect()

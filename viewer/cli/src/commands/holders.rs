@@ -8,6 +8,7 @@ use clap::Args;
 use memlab_trace::{Follower, HeldView, Model, load_whole};
 
 use memlab_base::error::bad_input;
+use memlab_base::file_names::FileNames;
 use memlab_base::findings::holder::{no_search, search_failed};
 use memlab_base::json::write_pretty;
 use memlab_base::text::Style;
@@ -52,7 +53,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         Some(pid) => searched(pid)?,
         None => recorded(options.target.as_deref())?,
     };
-    let directory = model.header().map_or("", |header| header.directory.as_str()).to_owned();
+    let files = FileNames::of(&model);
     let devices = model.devices();
     let wanted = devices.iter().filter(|device| options.device.is_none_or(|wanted| wanted == device.index));
     let found: Vec<(i32, HeldView)> =
@@ -61,14 +62,13 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         return Err(bad_input(no_search(&model)));
     }
     if options.json {
-        let rows: Vec<_> =
-            found.iter().map(|(device, held)| holders::DeviceRow::of(*device, held, &directory)).collect();
+        let rows: Vec<_> = found.iter().map(|(device, held)| holders::DeviceRow::of(*device, held, &files)).collect();
         return Ok(write_pretty(&mut output::stdout(), &rows)?);
     }
     let style = Style::of_output();
     let mut out = output::styled_stdout(style);
     for (device, held) in &found {
-        for line in holders::lines(*device, held, None, &directory, style.columns) {
+        for line in holders::lines(*device, held, None, &files, style.columns) {
             writeln!(out, "{line}")?;
         }
     }

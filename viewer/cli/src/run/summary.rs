@@ -204,7 +204,7 @@ fn of_device(words: &mut String, process: &ProcessSnapshot, device: &DeviceSnaps
     top.sort_by_key(|line| std::cmp::Reverse(line.own.live_bytes_at_peak));
     for line in top.into_iter().take(lines) {
         let (place, function) = match &line.own.line {
-            Some(found) => (text::place(found, &process.header.directory), found.function.to_string()),
+            Some(found) => (process.file_names.place(found), found.function.to_string()),
             None => (text::NO_LINE.to_owned(), String::new()),
         };
         let _ = writeln!(

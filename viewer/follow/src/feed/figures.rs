@@ -107,6 +107,7 @@ impl Sink for Figures {
             | Record::ReadBack(_)
             | Record::Work(_)
             | Record::StepWork(_)
+            | Record::StepWait(_)
             | Record::Busy(_)
             | Record::Ran(_)
             | Record::InRange(_) => self.passed_over += u64::from(record.time().is_some()),

@@ -9,6 +9,7 @@ use memlab_trace::{HeldView, Line, Model, Scope, SearchView};
 
 use super::lines::LineChange;
 use super::side::Side;
+use memlab_base::file_names::FileNames;
 use memlab_base::findings::holder::{HolderView, holders};
 
 /// A search describes a moment only if the lines held at most this factor more or less memory then.
@@ -62,7 +63,7 @@ pub(super) fn compare(before: &Side, after: &Side, lines: &[LineChange], scope: 
     // The later holders come first: an earlier one below them, such as the only item of a list, is part of them.
     for (found, side) in [(&later, after), (&earlier, before)] {
         let Some(found) = found else { continue };
-        let all = holders(&found.held, &side.directory);
+        let all = holders(&found.held, &FileNames::in_directory(&side.directory));
         for (holder, view) in found.held.explanation.holders.iter().zip(&all) {
             let includes_another = all.iter().any(|other| view.includes(other));
             // The bytes of more names than are listed cannot be looked up.

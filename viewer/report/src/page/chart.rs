@@ -116,7 +116,7 @@ pub(crate) fn svg(class: &str, height: f64, said: &str, content: &Markup) -> Mar
 
 /// A picture with its caption.
 pub(crate) fn figure(svg: &Markup, caption: &Markup) -> Markup {
-    html! { figure { div.scroll { (svg) } figcaption { (caption) } } }
+    html! { figure { div.scroll tabindex="0" { (svg) } figcaption { (caption) } } }
 }
 
 /// An entry of a legend.

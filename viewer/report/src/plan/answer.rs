@@ -9,6 +9,7 @@ use memlab_predict::plan::{
 use memlab_trace::{BlockLayer, Line};
 use serde::Serialize;
 
+use crate::plan::holders::{self, HoldingRow};
 use crate::plan::phases::{self, PhaseRow};
 use crate::plan::ranks;
 use crate::plan::sequence::SequenceAnswer;
@@ -78,17 +79,6 @@ pub struct SettingsRow {
     pub largest_batch: Option<u64>,
 }
 
-/// A holder of memory at the peak.
-#[derive(Clone, Debug, Serialize)]
-pub struct HoldingRow {
-    /// Name of a line, a layer or a category.
-    pub name: String,
-    /// Bytes of its blocks.
-    pub bytes: u64,
-    /// Number of blocks.
-    pub blocks: u64,
-}
-
 /// The moment of most allocated memory.
 #[derive(Clone, Debug, Serialize)]
 pub struct PeakRow {
@@ -135,6 +125,9 @@ pub struct Answer {
     pub lines: Vec<HoldingRow>,
     /// Memory at the peak by layer.
     pub layers: Vec<HoldingRow>,
+    /// The same, with layers that differ only in their number in one row.
+    #[serde(skip)]
+    pub layer_groups: Vec<HoldingRow>,
     /// Effects of other allocator settings.
     pub settings: Vec<SettingsRow>,
     /// Steps of different lengths.
@@ -196,9 +189,10 @@ impl Answer {
             batches,
             phases,
             peak: names.peak(shown, &peak),
-            categories: holdings(&peak.categories, |category| category_names(*category).0.to_owned()),
-            lines: holdings(&peak.lines, |line| names.line(line.as_ref())),
-            layers: holdings(&peak.layers, |layer| names.layer(layer)),
+            categories: holders::rows(&peak.categories, |category| category_names(*category).0.to_owned()),
+            lines: holders::rows(&peak.lines, |line| names.line(line.as_ref())),
+            layers: holders::rows(&peak.layers, |layer| names.layer(layer)),
+            layer_groups: holders::grouped_layers(&family.recording, &peak.layers),
             settings: tried,
             sequence: None,
         })
@@ -413,12 +407,6 @@ fn read_backs(family: &Family) -> Option<String> {
             shown.join(", ")
         )
     })
-}
-
-fn holdings<K>(all: &[(K, memlab_predict::plan::Holding)], name: impl Fn(&K) -> String) -> Vec<HoldingRow> {
-    all.iter()
-        .map(|(key, holding)| HoldingRow { name: name(key), bytes: holding.bytes, blocks: holding.blocks })
-        .collect()
 }
 
 /// Names of lines and layers in the recording.

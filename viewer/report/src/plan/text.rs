@@ -2,7 +2,8 @@
 
 use std::io::{self, Write};
 
-use super::answer::{Answer, HoldingRow};
+use super::answer::Answer;
+use super::holders::HoldingRow;
 use memlab_base::table::Table;
 use memlab_base::text;
 use memlab_units::format::{self, size};
@@ -66,7 +67,7 @@ pub fn write(out: &mut impl Write, answer: &Answer, columns: usize) -> io::Resul
     let layer = format!(", layer {}", peak.layer);
     let room = columns.saturating_sub("  requested by ".len() + text::width(&layer));
     writeln!(out, "  requested by {}{layer}", text::fit_end(&peak.line, room, "…"))?;
-    for (head, rows) in [("category", &answer.categories), ("line", &answer.lines), ("layer", &answer.layers)] {
+    for (head, rows) in [("category", &answer.categories), ("line", &answer.lines), ("layer", &answer.layer_groups)] {
         writeln!(out)?;
         print(out, &held(head, rows, peak.allocated_bytes), columns)?;
     }

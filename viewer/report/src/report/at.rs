@@ -4,13 +4,13 @@ use std::cmp::Reverse;
 use std::io::{self, Write};
 use std::path::Path;
 
-use memlab_trace::{DeviceView, LayerView, ResolvedSnapshot};
+use memlab_trace::{DeviceView, ResolvedSnapshot};
 
 use super::bar;
 use super::names::ReportNames;
 use super::sections;
 use super::text::{Part, device_title, process, write_parts};
-use memlab_base::holdings::{Holdings, LayerName};
+use memlab_base::holdings::Holdings;
 use memlab_base::layer_groups::grouped;
 use memlab_base::moment::{LoadedMoment, NamedMoment};
 use memlab_base::ranges::range_name;
@@ -119,9 +119,7 @@ fn layers(names: &ReportNames<'_>, held: &Holdings, columns: usize) -> Vec<Strin
     groups.sort_by_key(|group| Reverse(group.sum.bytes));
     for group in groups.iter().take(MAX_ROWS) {
         let bytes = group.sum.bytes;
-        let LayerName { root, root_class, root_name, name, class } = group.sum.layer.clone();
-        let view = LayerView { root, root_class, root_name, name, class, ..LayerView::default() };
-        let name = names.layer(&view) + &group.words(size);
+        let name = names.layer(&group.sum.layer.clone().into()) + &group.words(size);
         table.row(vec![size(bytes), format::percent(bytes, held.attributed_bytes()), name]);
     }
     sections::section("Largest layers (inner layers not included)", &table, None, columns)

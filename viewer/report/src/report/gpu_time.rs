@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use memlab_trace::{DeviceView, GpuWorkView, Model, WorkTotals};
+use memlab_trace::{DeviceView, GpuWorkView, Model, StepView, WorkTotals};
 
 use super::names::ReportNames;
 use super::sections::section;
@@ -25,6 +25,7 @@ pub(super) fn gpu_time(names: &ReportNames<'_>, device: &DeviceView, columns: us
         format::timed_part(names.model.steps_timed(), names.model.steps_ended())
     )];
     lines.extend(busy(names.model, &work).map(|words| format!("  {words}")));
+    lines.extend(waits(names.model).map(|words| format!("  {words}")));
     lines.extend(slowed(names.model, &work).map(|words| format!("  {words}")));
     let kernels: Vec<KernelTime> = work.kernels.iter().map(KernelTime::new).collect();
     let (kernels, others): (Vec<_>, Vec<_>) = kernels.into_iter().partition(|kernel| kernel.kind == KernelKind::Kernel);
@@ -53,6 +54,36 @@ pub(super) fn busy(model: &Model, work: &GpuWorkView) -> Option<String> {
             share(work.busy.idle)
         )
     })
+}
+
+/// Sentences on the time in which a step waits for its batch and launches nothing.
+///
+/// The first step is left out: it has no previous step, and its DataLoader starts.
+pub(super) fn waits(model: &Model) -> Option<String> {
+    /// Least share of a step, in percent, that is worth a change.
+    const MIN_PERCENT: u64 = 10;
+    let wait = model.step_wait(&StepView {
+        index: model.steps_ended().checked_sub(1)?,
+        steps: model.steps_ended() - 1,
+        ..StepView::default()
+    })?;
+    let ends = model.steps();
+    let whole = ends.last()?.end_time.saturating_sub(ends.first()?.end_time);
+    let step = whole.checked_div(model.steps_ended().saturating_sub(ends.first()?.index + 1))?;
+    let data = wait.data_ns_per_step();
+    let mut words = format!(
+        "A step takes {} and waits {} of it for the DataLoader ({})",
+        format::time_spent(step),
+        format::time_spent(data),
+        format::percent(data, step)
+    );
+    if let Some(launch) = wait.launch_ns_per_step() {
+        words += &format!("; its first launch comes {} after the previous step", format::time_spent(launch));
+    }
+    if data.saturating_mul(100) >= step.saturating_mul(MIN_PERCENT) {
+        words += ". Load the batches in more processes (num_workers), or prepare the data before the training";
+    }
+    Some(words)
 }
 
 /// Advice on the overhead of recording, if the run would be faster without it.

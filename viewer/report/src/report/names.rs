@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use memlab_trace::{LayerView, Line, Model, Scope};
+use memlab_trace::{LayerView, Line, Model};
 
 use memlab_base::file_names::FileNames;
 use memlab_base::text::{COMPILED, NO_LAYER, NO_LINE, clean};
@@ -25,7 +25,7 @@ impl<'m> ReportNames<'m> {
     /// Makes the names of a run up to a moment, which the tables call `latest`.
     pub(crate) fn until(model: &'m Model, latest: &'static str) -> Self {
         let devices = model.devices();
-        let files = FileNames::of(model, &devices, Scope::Libraries);
+        let files = FileNames::of(model);
         let mut roots: Vec<u32> = devices
             .iter()
             .flat_map(|device| model.layers(device.index))

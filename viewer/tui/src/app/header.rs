@@ -22,7 +22,8 @@ pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
     let tabs_width: u16 = tabs.iter().map(|(_, tab)| columns(tab)).sum();
     let room = area.width.saturating_sub(tabs_width + 3);
     let moment = moment_spans(app);
-    let moment_is_above = area.height < 2 || columns(&moment) > room;
+    let mut found = finding_spans(app);
+    let moment_is_above = area.height < 2 || columns(&moment) + columns(&found[..found.len().min(1)]) > room;
     let mut above = if moment_is_above { moment.clone() } else { Vec::new() };
     above.extend(state_spans(app));
     let above_x = area.right().saturating_sub(columns(&above) + 1).max(area.x);
@@ -40,7 +41,6 @@ pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
             .put(Rect { x: from, y: area.y + 1, width: x - from, height: 1 }, HitTarget::Tab(screen));
     }
     let mut facts = if moment_is_above { Vec::new() } else { moment };
-    let mut found = finding_spans(app);
     for (index, fact) in fact_spans(app).into_iter().enumerate() {
         // The step of the moment comes before the findings, and those before the rest.
         let reserved = if index == 0 { 0 } else { columns(&found) };

@@ -1,5 +1,6 @@
 //! The context, with its displayed process and device.
 
+use ratatui::style::Color;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use memlab_trace::{Line, Scope, SegmentMap};
 use super::hit_targets::HitTargets;
 use super::moment::{ChartWindow, ShownMoment};
 use crate::size_units::Units;
+use memlab_base::file_names::FileNames;
 use memlab_base::filter::Filter;
 use memlab_base::query::Cursor;
 use memlab_base::theme::Theme;
@@ -215,9 +217,9 @@ impl Context {
         self.device()?.segments.as_deref()
     }
 
-    /// Working directory of the displayed process, to shorten paths.
-    pub fn directory(&self) -> &str {
-        self.process().map_or("", |process| &process.header.directory)
+    /// Short names of the displayed process's source files.
+    pub fn file_names(&self) -> Arc<FileNames> {
+        self.process().map(|process| Arc::clone(&process.file_names)).unwrap_or_default()
     }
 
     /// A line for display: `train.py:31`.
@@ -231,6 +233,11 @@ impl Context {
             ShownMoment::Now | ShownMoment::Cursor => device.totals.allocated_bytes,
             ShownMoment::Peak => device.totals.peak_allocated_bytes,
         })
+    }
+
+    /// Colour of a share of the allocated bytes.
+    pub fn heat(&self, bytes: u64) -> Color {
+        self.theme.heat(bytes as f64 / self.allocated_bytes().max(1) as f64)
     }
 
     /// Text of a line, if the trace has it.

@@ -93,7 +93,7 @@ impl HoldersView {
                 None => vec![format!("Waiting for {} to search its objects, about a second…", self.who)],
                 Some(answer) => match &answer.held {
                     Err(reason) => wrapped(reason, columns),
-                    Ok(held) => holders::lines(answer.of.device, held, Some(&self.row), context.directory(), columns),
+                    Ok(held) => holders::lines(answer.of.device, held, Some(&self.row), &context.file_names(), columns),
                 },
             });
             let is_detail = |line: &String| line.starts_with(' ');

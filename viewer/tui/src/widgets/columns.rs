@@ -28,6 +28,10 @@ pub trait Column: Copy + PartialEq + 'static {
     }
     /// The figure as text.
     fn text(self, row: &Self::Item, units: Units) -> String;
+    /// What the bar of a row shows; `None`: rows have no bar.
+    fn bar(_row: &Self::Item, _moment: ShownMoment) -> Option<u64> {
+        None
+    }
     /// The column that requires GPU time, if the table has one.
     const GPU_TIME: Option<Self> = None;
     /// The column of the memory at a moment, if the table has one.

@@ -1,4 +1,4 @@
-//! Tables: headings, rows, the cursor and the bars of the rows' shares.
+//! Tables: headings, rows, the cursor and the rows' bars. The largest row has the longest bar.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -11,7 +11,7 @@ use crate::screen::TablePane;
 use memlab_base::text;
 use memlab_base::theme::Theme;
 
-/// Width of a bar of shares: the names come first.
+/// Width of a bar: the names come first.
 fn bar_width(width: u16) -> u16 {
     (width / 12).clamp(4, 16)
 }
@@ -27,8 +27,6 @@ pub struct Label {
     pub name: String,
     /// Less important text after the name.
     pub aside: String,
-    /// Share of the whole, from 0 to 1; `None`: rows have no bar.
-    pub share: Option<f64>,
     /// Colour of the bar.
     pub tint: Color,
     /// Style of the name, if not the default.
@@ -67,7 +65,8 @@ pub fn draw<C: Column>(
     let page = usize::from(area.height - 1);
     state.settle(rows.len(), page);
     let labels: Vec<Label> = rows.iter().skip(state.offset).take(page).map(label).collect();
-    let has_bars = area.width >= 44 && labels.iter().any(|label| label.share.is_some());
+    let largest = rows.iter().filter_map(|row| C::bar(row, context.moment)).max();
+    let has_bars = area.width >= 44 && largest.is_some();
     let bar_columns = if has_bars { bar_width(area.width) } else { 0 };
     let figures: u16 = shown.iter().map(|column| column.columns() + 1).sum();
     let bar_x = area.x + figures;
@@ -90,8 +89,8 @@ pub fn draw<C: Column>(
             x += column.columns() + 1;
         }
         let tint = if theme.is_mono() { Style::new() } else { Style::new().fg(label.tint) };
-        if let (true, Some(share)) = (has_bars, label.share) {
-            let drawn = bar(share.clamp(0.0, 1.0), bar_columns, theme.glyphs.unicode);
+        if let (true, Some(amount)) = (has_bars, C::bar(&rows[row], context.moment)) {
+            let drawn = bar(amount as f64 / largest.unwrap_or(0).max(1) as f64, bar_columns, theme.glyphs.unicode);
             put(buffer, bar_x, y, bar_columns, &drawn, tint, theme);
         }
         draw_label(buffer, (name_x, area.right()), y, label, sign_columns, theme);

@@ -4,7 +4,8 @@ use maud::{Markup, html};
 
 use crate::page::elements::{name, plural, size};
 use crate::page::table::{Column, Kind, bytes, capped, count, number, percent, table, text};
-use crate::plan::answer::{Answer, BatchRow, HoldingRow, SettingsRow};
+use crate::plan::answer::{Answer, BatchRow, SettingsRow};
+use crate::plan::holders::HoldingRow;
 use crate::plan::phases::PhaseRow;
 use crate::plan::sequence::{SequenceAnswer, SequenceRow};
 use memlab_base::text::clean;
@@ -86,7 +87,7 @@ pub(super) fn sequence(sequence: &SequenceAnswer) -> Markup {
 /// Holders of memory at the peak.
 pub(super) fn held(answer: &Answer) -> Markup {
     let peak = &answer.peak;
-    let parts = [("categories", &answer.categories), ("lines", &answer.lines), ("layers", &answer.layers)];
+    let parts = [("categories", &answer.categories), ("lines", &answer.lines), ("layers", &answer.layer_groups)];
     html! {
         p {
             "At the peak, in step " (format::grouped(peak.step as u64)) " in " (peak.phase) ", "

@@ -145,6 +145,7 @@ fn section(
     let content = html! {
         (tiles(device, held, away))
         @if matches!(loaded.moment, NamedMoment::Oom(_)) { (ooms::at(names, device, time)) }
+        h3 { "Memory over time" }
         (timeline::figure(names.model, device, Some(&mark)))
         (memory::figure_at(device, &held.categories, away))
         (fragmentation(snapshot, index))

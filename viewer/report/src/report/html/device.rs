@@ -35,6 +35,7 @@ pub(super) fn section(
     let content = html! {
         (tiles(names, device))
         (ooms::section(names, device))
+        h3 { "Memory over time" }
         (timeline::figure(names.model, device, None))
         @if let Some(step) = peak_step { (peak_step::figure(names, step)) }
         (memory::figure(names, device))
@@ -164,7 +165,7 @@ pub(super) fn flamegraphs(
             "Callers above, callees below. Width: bytes allocated there and " (held)
             ". Memory allocated by backward is counted at its forward."
         }
-        div.scroll { (draw(&users, yours)) }
+        div.scroll tabindex="0" { (draw(&users, yours)) }
         details.more {
             summary { "with the calls inside libraries" }
             div.scroll { (draw(all, "all calls")) }

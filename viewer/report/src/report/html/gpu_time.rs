@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 use memlab_trace::{DeviceView, GpuWorkView, WorkTotals};
 
-use super::super::gpu_time::{busy, slowed};
+use super::super::gpu_time::{busy, slowed, waits};
 use super::super::names::ReportNames;
 use super::tables::{place, rows};
 use crate::page::elements::{cut, name};
@@ -33,6 +33,7 @@ pub(super) fn chapter(names: &ReportNames<'_>, device: &DeviceView, devices: usi
             (format::timed_part(names.model.steps_timed(), names.model.steps_ended())) "."
         }
         @if let Some(words) = busy(names.model, &work) { p { (words) "." } }
+        @if let Some(words) = waits(names.model) { p { (words) "." } }
         @if let Some(words) = slowed(names.model, &work) { p { (words) } }
         @for (title, table) in tables.iter().filter(|(_, table)| !table.0.is_empty()) { h4 { (title) } (table) }
     }

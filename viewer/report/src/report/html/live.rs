@@ -119,7 +119,7 @@ pub fn chart(shown: Shown<'_>, index: i32) -> Markup {
         time: then.time(),
         text: format!("{} allocated", size(then.totals(index).allocated_bytes)),
     });
-    timeline::figure(shown.run, &device, mark.as_ref())
+    html! { h2 { "Memory over time" } (timeline::figure(shown.run, &device, mark.as_ref())) }
 }
 
 /// The main figures.

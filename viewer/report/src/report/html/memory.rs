@@ -98,7 +98,7 @@ fn figures(device: &DeviceView, whens: &[&str], moments: &[&MomentMemory]) -> Ma
     let sign = |sign: &str, what: &str| html! { span.swatch { (sign) } (what) };
     let any = |bytes: &dyn Fn(&MomentMemory) -> u64| moments.iter().any(|moment| bytes(moment) > 0);
     html! {
-        div.scroll {
+        div.scroll tabindex="0" {
             table {
                 thead {
                     tr {

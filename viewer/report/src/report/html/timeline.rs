@@ -97,7 +97,6 @@ pub(super) fn figure(model: &Model, device: &DeviceView, moment: Option<&Mark>) 
     let label = format!("memory over {}, peak {}", format::duration(columns.until), size(device.peak_allocated_bytes));
     let total = size(device.total_bytes);
     html! {
-        h3 { "Memory over time" }
         figure {
             div.scroll {
                 svg.timeline xmlns="http://www.w3.org/2000/svg" viewBox=(format!("0 0 {WIDTH} {HEIGHT}"))

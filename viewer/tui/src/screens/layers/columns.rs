@@ -95,6 +95,10 @@ impl Column for LayerColumn {
         }
     }
 
+    fn bar(row: &LayerItem, moment: ShownMoment) -> Option<u64> {
+        Some(row.bytes_at(moment))
+    }
+
     fn compare_names(a: &LayerItem, b: &LayerItem) -> Ordering {
         compare_layer_names(a, b)
     }

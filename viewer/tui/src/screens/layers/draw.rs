@@ -69,25 +69,20 @@ impl LayersScreen {
         let facts =
             vec![fact(counted, theme.dim), fact(count, theme.dim)].into_iter().filter(|fact| fact[0].width() > 0);
         let inner = frame(buffer, area, "Layers", facts.collect(), theme);
-        let whole = context.allocated_bytes();
         let style = TableStyle { context, columns, pane, has_focus };
-        table::draw(buffer, inner, &style, &mut state, rows, |row| label(row, context, whole, is_flat));
+        table::draw(buffer, inner, &style, &mut state, rows, |row| label(row, context, is_flat));
         self.table = state;
     }
 }
 
-fn label(row: &LayerItem, context: &Context, whole: u64, is_flat: bool) -> Label {
-    let figures = row.figures();
-    let bytes = if context.moment == ShownMoment::Peak { figures.live_bytes_at_peak } else { figures.live_bytes };
-    let share = if whole == 0 { 0.0 } else { bytes as f64 / whole as f64 };
+fn label(row: &LayerItem, context: &Context, is_flat: bool) -> Label {
     let name = if is_flat { row.name() } else { row.last_name() };
     Label {
         depth: row.depth,
         is_open: row.is_open,
         name: name.to_owned(),
         aside: row.aside(Group::words).into_owned(),
-        share: Some(share),
-        tint: context.theme.heat(share),
+        tint: context.heat(row.bytes_at(context.moment)),
         style: None,
         is_layer: true,
     }

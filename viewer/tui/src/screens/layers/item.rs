@@ -1,5 +1,6 @@
 //! A row of the layers.
 
+use crate::context::ShownMoment;
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -45,6 +46,12 @@ impl LayerItem {
     /// The displayed figures, which include inner layers.
     pub fn figures(&self) -> &LayerView {
         &self.inclusive
+    }
+
+    /// Live bytes at a moment.
+    pub(super) fn bytes_at(&self, moment: ShownMoment) -> u64 {
+        let figures = self.figures();
+        if moment == ShownMoment::Peak { figures.live_bytes_at_peak } else { figures.live_bytes }
     }
 
     /// The displayed GPU time, which includes inner layers.

@@ -110,6 +110,10 @@ impl Column for LineColumn {
         })
     }
 
+    fn bar(row: &LineItem, moment: ShownMoment) -> Option<u64> {
+        Some(if moment == ShownMoment::Peak { row.live_bytes_at_peak() } else { row.live_bytes() })
+    }
+
     fn compare_names(a: &LineItem, b: &LineItem) -> Ordering {
         a.line().cmp(&b.line())
     }

@@ -64,10 +64,9 @@ impl LinesScreen {
             .into_iter()
             .filter(|fact| fact[0].width() > 0);
         let inner = frame(buffer, area, title, facts.collect(), theme);
-        let whole = context.allocated_bytes();
         let has_source = area.width >= SOURCE_FROM_COLUMNS;
         let style = TableStyle { context, columns, pane, has_focus };
-        table::draw(buffer, inner, &style, &mut state, &rows, |row| label(row, context, whole, has_source));
+        table::draw(buffer, inner, &style, &mut state, &rows, |row| label(row, context, has_source));
         self.table = state;
         rows
     }
@@ -76,7 +75,7 @@ impl LinesScreen {
 /// Width from which the table has the source text of each line.
 const SOURCE_FROM_COLUMNS: u16 = 160;
 
-fn label(row: &LineItem, context: &Context, whole: u64, has_source: bool) -> Label {
+fn label(row: &LineItem, context: &Context, has_source: bool) -> Label {
     let (name, aside) = match row.line() {
         Some(line) => {
             let compiled = if row.figures.own.is_compiled { COMPILED } else { "" };
@@ -86,10 +85,8 @@ fn label(row: &LineItem, context: &Context, whole: u64, has_source: bool) -> Lab
         }
         None => (NO_LINE.to_owned(), String::new()),
     };
-    let bytes = if context.moment == ShownMoment::Peak { row.live_bytes_at_peak() } else { row.live_bytes() };
-    let share = if whole == 0 { 0.0 } else { bytes as f64 / whole as f64 };
     let tint = context.theme.bands[0];
-    Label { depth: row.depth, is_open: row.is_open, name, aside, share: Some(share), tint, ..Label::default() }
+    Label { depth: row.depth, is_open: row.is_open, name, aside, tint, ..Label::default() }
 }
 
 fn draw_detail(buffer: &mut Buffer, area: Rect, context: &Context, row: &LineItem) {

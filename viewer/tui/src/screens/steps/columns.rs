@@ -18,6 +18,8 @@ pub enum StepColumn {
     End,
     /// Duration.
     Duration,
+    /// Time in which it waited for its batch.
+    Wait,
     /// Peak of the allocated bytes.
     Peak,
     /// Bytes allocated at its end.
@@ -38,14 +40,16 @@ impl StepColumn {
     /// Columns that only a training run provides.
     pub(super) const OF_TRAINING: [Self; 3] = [Self::Loss, Self::Speed, Self::Offloaded];
 
-    /// Columns of a table of this width. Those of a training run replace others.
-    pub(super) fn shown(width: u16, has_trainings: bool) -> Vec<Self> {
-        let fits = |column: &Self| match column {
-            Self::Loss => has_trainings && width >= 68,
-            Self::Speed => has_trainings && width >= 76,
-            Self::Offloaded => has_trainings && width >= 90,
-            Self::End if has_trainings => width >= 110,
-            _ => column.shown_from() <= width,
+    /// Columns of a table of this width without the missing ones. Those of a training run replace others.
+    pub(super) fn shown(width: u16, missing: &[Self]) -> Vec<Self> {
+        let has_trainings = !missing.contains(&Self::Loss);
+        let fits = |column: &Self| {
+            let from = match column {
+                Self::Wait if has_trainings => 122,
+                Self::End if has_trainings => 110,
+                _ => column.shown_from(),
+            };
+            from <= width && !missing.contains(column)
         };
         Self::ALL.iter().copied().filter(fits).collect()
     }
@@ -58,6 +62,7 @@ impl Column for StepColumn {
         Self::Step,
         Self::End,
         Self::Duration,
+        Self::Wait,
         Self::Peak,
         Self::Kept,
         Self::Growth,
@@ -72,6 +77,7 @@ impl Column for StepColumn {
             Self::Step => "step",
             Self::End => "ended at",
             Self::Duration => "took",
+            Self::Wait => "data wait",
             Self::Peak => "peak",
             Self::Kept => "kept",
             Self::Growth => "growth",
@@ -86,7 +92,7 @@ impl Column for StepColumn {
         match self {
             Self::Name => 0,
             Self::Step | Self::Duration => 8,
-            Self::End | Self::Loss | Self::Speed => 9,
+            Self::End | Self::Wait | Self::Loss | Self::Speed => 9,
             _ => 10,
         }
     }
@@ -94,7 +100,10 @@ impl Column for StepColumn {
     fn shown_from(self) -> u16 {
         match self {
             Self::Duration => 58,
+            Self::Wait | Self::Loss => 68,
             Self::End => 72,
+            Self::Speed => 76,
+            Self::Offloaded => 90,
             _ => 0,
         }
     }
@@ -104,6 +113,7 @@ impl Column for StepColumn {
             Self::Step | Self::Name => row.step.index as f64,
             Self::End => row.step.end_time as f64,
             Self::Duration => row.duration.unwrap_or(0) as f64,
+            Self::Wait => row.wait.map_or(f64::NEG_INFINITY, |wait| wait.data_ns_per_step() as f64),
             Self::Peak => row.step.peak_allocated_bytes as f64,
             Self::Kept => row.step.allocated_bytes_at_end as f64,
             Self::Growth => row.growth.unwrap_or(0) as f64,
@@ -128,6 +138,7 @@ impl Column for StepColumn {
             Self::Step => row.step.index.to_string(),
             Self::End => format::duration(row.step.end_time),
             Self::Duration => row.duration.map(format::duration).unwrap_or_else(|| "–".to_owned()),
+            Self::Wait => row.wait.map_or_else(|| "–".to_owned(), |wait| format::time_spent(wait.data_ns_per_step())),
             Self::Peak => bytes_text(row.step.peak_allocated_bytes, units),
             Self::Kept => bytes_text(row.step.allocated_bytes_at_end, units),
             Self::Growth => row.growth.map_or_else(|| "–".to_owned(), |growth| units.change(growth)),

@@ -94,6 +94,12 @@ fn notes(
     if let Some(training) = index.and_then(|index| device.trainings.get(index)?.as_ref()) {
         notes.push((trained(training, context), theme.text));
     }
+    if let Some(wait) = index.and_then(|index| *device.waits.get(index)?) {
+        let launch =
+            wait.launch_ns_per_step().map(|launch| format!(", first launch after {}", format::time_spent(launch)));
+        let words = format!("waited {} for the DataLoader", format::time_spent(wait.data_ns_per_step()));
+        notes.push((words + &launch.unwrap_or_default(), theme.text));
+    }
     if device.totals.peak_allocated_bytes > 0 && of_step(device.totals.peak_time) {
         let mut lines: Vec<_> = device.lines.iter().filter(|row| row.own.live_bytes_at_peak > 0).collect();
         lines.sort_by_key(|row| std::cmp::Reverse(row.own.live_bytes_at_peak));

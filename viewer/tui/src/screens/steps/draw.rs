@@ -8,7 +8,7 @@ use ratatui::text::Span;
 use super::columns::StepColumn;
 use super::comparison::{self, tint};
 use super::item::StepItem;
-use super::state::{StepsScreen, has_trainings};
+use super::state::{StepsScreen, missing_columns};
 use crate::context::Context;
 use crate::widgets::columns::{Column, TableState};
 use crate::widgets::gauge::Gauge;
@@ -53,7 +53,7 @@ fn draw_table(buffer: &mut Buffer, area: Rect, screen: &mut StepsScreen, rows: &
         draw_none(buffer, inner, &context.theme);
         return;
     }
-    let columns = StepColumn::shown(inner.width, has_trainings(context));
+    let columns = StepColumn::shown(inner.width, &missing_columns(context));
     let style = TableStyle { context, columns: &columns, pane: None, has_focus: true };
     table::draw(buffer, inner, &style, &mut state, rows, |_| Label::default());
     screen.table = state;

@@ -1,6 +1,6 @@
 //! A row of the steps.
 
-use memlab_trace::{StepView, TrainingView};
+use memlab_trace::{StepView, StepWaitView, TrainingView};
 
 use memlab_base::filter::{Field, Filterable};
 
@@ -15,6 +15,8 @@ pub struct StepItem {
     pub duration: Option<u64>,
     /// Figures that a training run reports for it.
     pub training: Option<TrainingView>,
+    /// Time in which the program gave the GPU no work.
+    pub wait: Option<StepWaitView>,
     /// True if it is marked.
     pub is_marked: bool,
     /// True if it contains the device's peak.

@@ -69,18 +69,20 @@ impl ScreenState for StepsScreen {
 
     fn rows(&self, context: &Context) -> Option<Rows> {
         let mut rows = rows_of::<StepColumn>(&self.items(context), &[], |_| (None, Vec::new()));
-        if !has_trainings(context) {
-            for column in StepColumn::OF_TRAINING {
-                rows.remove(column.title());
-            }
+        for column in missing_columns(context) {
+            rows.remove(column.title());
         }
         Some(rows)
     }
 }
 
-/// True if a training run reports figures for its steps.
-pub(super) fn has_trainings(context: &Context) -> bool {
-    context.device().is_some_and(|device| !device.trainings.is_empty())
+/// Columns without figures: of a training run that reports none, and of waits that were not recorded.
+pub(super) fn missing_columns(context: &Context) -> Vec<StepColumn> {
+    let device = context.device();
+    let trainings = device.is_some_and(|device| !device.trainings.is_empty());
+    let waits = device.is_some_and(|device| !device.waits.is_empty());
+    let of_training = StepColumn::OF_TRAINING.into_iter().filter(|_| !trainings);
+    of_training.chain((!waits).then_some(StepColumn::Wait)).collect()
 }
 
 /// Index of the step that contains the chosen moment.
@@ -108,6 +110,7 @@ impl StepsScreen {
             let before = index.checked_sub(1).map(|before| &steps[before]);
             StepItem {
                 step: *step,
+                wait: device.waits.get(index).copied().flatten(),
                 training: device.trainings.get(index).cloned().flatten(),
                 growth: before.map(|before| {
                     format::signed_difference(step.allocated_bytes_at_end, before.allocated_bytes_at_end)
@@ -164,7 +167,7 @@ impl StepsScreen {
 
     /// Rows, with the table's cursor moved to its row.
     pub(super) fn settled_items(&mut self, context: &Context) -> Vec<StepItem> {
-        if StepColumn::OF_TRAINING.contains(&self.table.sort) && !has_trainings(context) {
+        if missing_columns(context).contains(&self.table.sort) {
             self.table.sort = StepColumn::Name;
         }
         let items = self.items(context);

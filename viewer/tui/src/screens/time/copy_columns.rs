@@ -1,5 +1,6 @@
 //! The columns of the copies and fills.
 
+use crate::context::ShownMoment;
 use std::cmp::Ordering;
 
 use super::kernel_item::KernelItem;
@@ -68,6 +69,10 @@ impl Column for CopyColumn {
             Self::OfLink => row.kernel.share_of_link(row.link_bytes_per_second).unwrap_or(0.0),
             Self::Direction => return None,
         })
+    }
+
+    fn bar(row: &KernelItem, _: ShownMoment) -> Option<u64> {
+        Some(row.totals().nanoseconds)
     }
 
     fn compare_names(a: &KernelItem, b: &KernelItem) -> Ordering {

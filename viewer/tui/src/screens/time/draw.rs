@@ -155,7 +155,6 @@ fn layer_label(row: &LayerItem, context: &Context) -> Label {
         is_open: row.is_open,
         name: if is_flat { row.name() } else { row.last_name() }.to_owned(),
         aside: row.aside(|group| format!("×{}", group.count)).into_owned(),
-        share: Some(share),
         tint: context.theme.heat(share),
         style: None,
         is_layer: true,
@@ -164,7 +163,7 @@ fn layer_label(row: &LayerItem, context: &Context) -> Label {
 
 fn kernel_label(row: &KernelItem, context: &Context) -> Label {
     let share = share(row.totals().nanoseconds, row.device_nanoseconds);
-    Label { name: row.kernel.name.clone(), share: Some(share), tint: context.theme.heat(share), ..Label::default() }
+    Label { name: row.kernel.name.clone(), tint: context.theme.heat(share), ..Label::default() }
 }
 
 fn share(part: u64, whole: u64) -> f64 {

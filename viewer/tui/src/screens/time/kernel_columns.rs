@@ -1,5 +1,6 @@
 //! The columns of the kernels.
 
+use crate::context::ShownMoment;
 use std::cmp::Ordering;
 
 use super::kernel_item::KernelItem;
@@ -58,6 +59,10 @@ impl Column for KernelColumn {
             Self::Each => row.each_nanoseconds() as f64,
             Self::Name => return None,
         })
+    }
+
+    fn bar(row: &KernelItem, _: ShownMoment) -> Option<u64> {
+        Some(row.totals().nanoseconds)
     }
 
     fn compare_names(a: &KernelItem, b: &KernelItem) -> Ordering {

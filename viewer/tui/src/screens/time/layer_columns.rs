@@ -1,5 +1,6 @@
 //! The columns of the layers.
 
+use crate::context::ShownMoment;
 use std::cmp::Ordering;
 
 use crate::screens::layers::{LayerItem, compare_layer_names};
@@ -62,6 +63,10 @@ impl Column for LayerTimeColumn {
             Self::Calls => time.totals.calls as f64,
             _ => self.part(&time)? as f64,
         })
+    }
+
+    fn bar(row: &LayerItem, _: ShownMoment) -> Option<u64> {
+        Some(row.time().map_or(0, |time| time.totals.nanoseconds))
     }
 
     fn compare_names(a: &LayerItem, b: &LayerItem) -> Ordering {

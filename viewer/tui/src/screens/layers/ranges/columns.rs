@@ -71,6 +71,10 @@ impl Column for RangeColumn {
         Some(figure as f64)
     }
 
+    fn bar(row: &RangeItem, moment: ShownMoment) -> Option<u64> {
+        Some(row.bytes_at(moment))
+    }
+
     fn compare_names(a: &RangeItem, b: &RangeItem) -> Ordering {
         a.path().cmp(b.path())
     }

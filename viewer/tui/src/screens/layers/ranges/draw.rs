@@ -6,7 +6,7 @@ use ratatui::layout::Rect;
 
 use super::RangeTable;
 use super::item::RangeItem;
-use crate::context::{Context, ShownMoment};
+use crate::context::Context;
 use crate::widgets::pane::{fact, frame, put};
 use crate::widgets::table::{self, Label, TableStyle};
 use memlab_base::category::category_names;
@@ -29,26 +29,21 @@ impl RangeTable {
             put(buffer, inner.x + 1, inner.y, inner.width.saturating_sub(2), words, theme.dim, theme);
             return;
         }
-        let whole = context.allocated_bytes();
         let style = TableStyle { context, columns: &columns, pane: None, has_focus: true };
-        table::draw(buffer, inner, &style, &mut self.table, &items, |item| label(item, context, whole, is_flat));
+        table::draw(buffer, inner, &style, &mut self.table, &items, |item| label(item, context, is_flat));
         if let (1.., Some(item)) = (detail_rows, items.get(self.table.selected)) {
             draw_detail(buffer, Rect { y: place.bottom(), height: detail_rows, ..area }, context, item);
         }
     }
 }
 
-fn label(item: &RangeItem, context: &Context, whole: u64, is_flat: bool) -> Label {
-    let figures = item.figures();
-    let bytes = if context.moment == ShownMoment::Peak { figures.live_bytes_at_peak } else { figures.live_bytes };
-    let share = if whole == 0 { 0.0 } else { bytes as f64 / whole as f64 };
+fn label(item: &RangeItem, context: &Context, is_flat: bool) -> Label {
     let last = item.path().last().filter(|_| !is_flat);
     Label {
         depth: item.depth,
         is_open: item.is_open,
         name: last.map_or_else(|| item.name(), |name| clean(name).into_owned()),
-        share: Some(share),
-        tint: context.theme.heat(share),
+        tint: context.heat(item.bytes_at(context.moment)),
         is_layer: true,
         ..Label::default()
     }

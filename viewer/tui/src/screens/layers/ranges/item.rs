@@ -43,6 +43,12 @@ impl RangeItem {
     pub(super) fn figures(&self) -> &RangeView {
         &self.node.inclusive
     }
+
+    /// Live bytes at a moment.
+    pub(super) fn bytes_at(&self, moment: ShownMoment) -> u64 {
+        let figures = self.figures();
+        if moment == ShownMoment::Peak { figures.live_bytes_at_peak } else { figures.live_bytes }
+    }
 }
 
 impl Filterable for RangeItem {
