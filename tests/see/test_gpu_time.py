@@ -279,7 +279,7 @@ def test_a_step_has_the_time_in_which_it_waited_for_its_batch(memlab):
     # WHEN memlab reports on it; THEN each step's wait is longer than its dataset's, and shorter than the loop's
     steps = memlab.report(trace)["steps"]
     assert len(steps) == len(measured) == 6
-    for step, (inner, outer) in zip(steps, measured):
+    for step, (inner, outer) in zip(steps, measured, strict=True):
         assert inner <= step["data_wait_ns"] <= outer
     # AND nothing was launched before the batch came, so the first launch comes later than that
     assert steps[0]["launch_wait_ns"] is None

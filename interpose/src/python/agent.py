@@ -7,12 +7,12 @@ while a call of PyTorch would be recorded (`reader.py`).
 
 `native` has: layer(id, name, class or "", variable or "", layer id of a replica's outermost module), tensorless(layer
 id), frame(id, file, line, function), variables(), arguments(), replicas(), instances(class, gc.get_objects),
-tag(device, address, category, bytes, root, name, sharding), parallel(json), step_hook(), add_step_hook(hooks, key, code), measure_data_wait(class),
-await_backward(seconds), is_in_backward(), forget(address), when_dead(address), take_dead(), software(name, version,
-root), is_compiling(), compilation_is_watched(), compiled_graph(json), compiled_wrapper(path, json),
-compiled_origin(frame), compiled_root(class, variable), package_node(frame), warn(text), run_again(), run_later(),
-out_of_memory(device, bytes, device_bytes, free_bytes), finish(), hold_signals(), release_signals(), and
-`reader`, the module.
+tag(device, address, category, bytes, root, name, sharding), parallel(json), step_hook(), add_step_hook(hooks, key,
+code), measure_data_wait(class), await_backward(seconds), is_in_backward(), forget(address), when_dead(address),
+take_dead(), software(name, version, root), is_compiling(), compilation_is_watched(), compiled_graph(json),
+compiled_wrapper(path, json), compiled_origin(frame), compiled_root(class, variable), package_node(frame), warn(text),
+run_again(), run_later(), out_of_memory(device, bytes, device_bytes, free_bytes), finish(), hold_signals(),
+release_signals(), and `reader`, the module.
 """
 
 import atexit
