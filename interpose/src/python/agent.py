@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # These files run before this one, in the same namespace.
     from compiled import _Compiled
+    from fit import start_fit
     from graphs import _SCOPE
     from guards import _dictionary, _Harmless, _interrupted
     from tags import _Tagger
@@ -82,11 +83,14 @@ class Agent:
         native.software("torch", str(torch.__version__), self.torch_folder)
         self.has_step_hook = False
         self.has_oom_observer = False
+        self.fit = None
 
     def attach(self):
         self.register_step_hook()
         self.register_oom_observer()
         self.measure_data_wait()
+        with _Harmless(lambda error: self.native.warn(f"--fit is not applied ({_described(error)})")):
+            self.fit = start_fit(self.native, self.torch)
         atexit.register(self.native.release_signals)  # Called after `at_exit`: handlers then run outside of memlab's frames.
         atexit.register(self.at_exit)
 

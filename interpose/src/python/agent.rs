@@ -30,6 +30,7 @@ const PARALLEL_SOURCE: &CStr = source!("parallel.py");
 const TAGS_SOURCE: &CStr = source!("tags.py");
 const GRAPHS_SOURCE: &CStr = source!("graphs.py");
 const COMPILED_SOURCE: &CStr = source!("compiled.py");
+const FIT_SOURCE: &CStr = source!("fit.py");
 const AGENT_SOURCE: &CStr = source!("agent.py");
 const READER_SOURCE: &CStr = source!("reader.py");
 const EARLIER_SOURCE: &CStr = source!("earlier.py");
@@ -274,6 +275,7 @@ unsafe fn start(api: &Api) -> Object {
             TAGS_SOURCE,
             GRAPHS_SOURCE,
             COMPILED_SOURCE,
+            FIT_SOURCE,
             AGENT_SOURCE,
         ];
         started(api, &sources, c"memlab_agent", native)

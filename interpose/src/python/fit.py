@@ -1,0 +1,449 @@
+"""Applies what `memlab run --fit` decided to the running program: recomputes the activations of modules in backward.
+
+Embedded in libmemlab.so and run after guards.py, in the agent's namespace. `MEMLAB_FIT` has the decision as JSON:
+{"checkpoint": [{"root": "GPT", "modules": ["blocks.0", "blocks.1"]}]}. `root` is the class of an outermost module, and
+`modules` are names within it. Results stay the same bit for bit, or the program stops with the name of the module.
+"""
+
+import functools
+import inspect
+import json
+import os
+import types
+import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from guards import _Harmless
+
+_WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "base_model.model")
+
+
+def _within(module, name):
+    """Returns the part with this name, or None."""
+    for part in name.split(".") if name else ():
+        module = getattr(module, "_modules", {}).get(part)
+        if module is None:
+            return None
+    return module
+
+
+def _unwrapped(root):
+    """Yields the module and those that wrappers such as DistributedDataParallel hold, outermost first."""
+    while root is not None:
+        yield root
+        root = next(filter(None, (_within(root, name) for name in _WRAPPERS)), None)
+
+
+class _Recomputed:
+    """Stands for the `forward` of a module: the same result, but backward computes the activations once more.
+
+    It holds the module weakly. A cycle would keep the memory of a deleted model until the next garbage collection.
+    """
+
+    def __init__(self, fit, module, name, function):
+        self.fit = fit
+        self.module = weakref.ref(module)
+        self.name = name
+        self.function = function  # Takes the module first.
+        self.is_checked = False  # True after the first forward, which found what forward changes:
+        self.written: set = set()  # Buffers: (name of a part, name).
+        self.changing: set = set()  # Attributes: (name of a part, name).
+        self.generators: list = []  # Generators that attributes hold.
+
+    def __getattr__(self, name):
+        # For code that treats `forward` as a method: __code__, __globals__, __func__.
+        if name == "__func__":
+            return self.function
+        return getattr(self.function, name)
+
+    @property
+    def __self__(self):
+        return self.module()
+
+    @property
+    def __signature__(self):
+        return inspect.signature(types.MethodType(self.function, self.module()))
+
+    def __reduce__(self):  # As a method is pickled.
+        return getattr, (self.module(), "forward")
+
+    def __deepcopy__(self, memo):
+        copied = memo.get(id(self.module()))
+        if copied is None:
+            return types.MethodType(self.function, self.module())
+        return _Recomputed(self.fit, copied, self.name, self.function)
+
+    def __call__(self, *arguments, **keywords):
+        module = self.module()
+        forward = functools.partial(self.function, module)
+        if not self.fit.may_recompute():
+            return forward(*arguments, **keywords)
+        return self.run(module, forward, arguments, keywords)
+
+    def run(self, module, forward, arguments, keywords):
+        tensors: list = []
+        try:
+            tree = self.fit.copied((arguments, keywords), tensors)
+        except _Unknown as unknown:
+            self.fit.leave_out(self, f"it is called with {unknown}, which its forward may change")
+            return forward(*arguments, **keywords)
+        # PyTorch would check and restore less, and name no module.
+        return self.fit.checkpoint(_Call(self, module, forward, tree, tensors), use_reentrant=False, preserve_rng_state=False)
+
+
+class _Unknown(Exception):
+    """An argument of a type whose content may change."""
+
+
+class _Attributes:
+    """Attributes of a module's parts before a forward, apart from parameters, buffers and modules. Their containers are
+    copied."""
+
+    def __init__(self, module, plain, wanted=None):
+        self.values = [
+            (part, part_name, key, value, self.content(value))
+            for part_name, part in module.named_modules()
+            for key, value in part.__dict__.items()
+            if key not in plain and (wanted is None or (part_name, key) in wanted)
+        ]
+
+    @staticmethod
+    def content(value):
+        return type(value)(value) if type(value) in (list, dict, set) else None
+
+    def changed(self):
+        """Returns the attributes that have another value or other content now: (name of the part, name)."""
+        changed = set()
+        for part, part_name, key, value, content in self.values:
+            now = part.__dict__.get(key)
+            if now is not value or (content is not None and not self.is_same(now, content)):
+                changed.add((part_name, key))
+        return changed
+
+    @staticmethod
+    def is_same(now, content):
+        if type(now) is dict:
+            return list(now) == list(content) and all(now[key] is content[key] for key in now)
+        return len(now) == len(content) and all(one is other for one, other in zip(now, content))
+
+    def put_back(self):
+        """Gives the attributes these values. Returns a function that undoes it."""
+        now = [(part, key, part.__dict__.get(key)) for part, _, key, _, _ in self.values]
+        for part, _, key, value, content in self.values:
+            part.__dict__[key] = value if content is None else self.content(content)
+
+        def undo():
+            for part, key, value in now:
+                part.__dict__[key] = value
+
+        return undo
+
+
+class _Call:
+    """A forward of a module and its recomputation, which finds everything as the forward did."""
+
+    def __init__(self, recomputed, module, forward, tree, tensors):
+        self.recomputed = recomputed
+        self.fit = recomputed.fit
+        self.forward = forward
+        self.tree, self.tensors = tree, tensors
+        self.module = module
+        self.has_run = False
+        self.modes = [(part, part.training) for part in module.modules()]
+        watched = [(f"argument {index}", tensor) for index, tensor in enumerate(tensors)]
+        watched += [(f"parameter {name}", parameter) for name, parameter in module.named_parameters()]
+        self.versions = [(what, weakref.ref(tensor), self.fit.version(tensor)) for what, tensor in watched]
+        self.generators = [(generator, generator.get_state()) for generator in self.fit.generators_in(tree)]
+        self.generators += [(generator, generator.get_state()) for generator in recomputed.generators]
+        self.devices = {tensor.device for _, tensor in watched if tensor.device.type == "cuda"}
+        self.random = self.random_states()
+        self.buffers: list = []  # (part, its name, name of the buffer, value before the forward)
+        self.attributes = None
+
+    def __call__(self):
+        arguments, keywords = self.fit.filled(self.tree, self.tensors, self.has_run)
+        if self.has_run:
+            return self.again(arguments, keywords)
+        self.has_run = True
+        recomputed = self.recomputed
+        self.attributes = _Attributes(self.module, self.fit.plain, recomputed.changing if recomputed.is_checked else None)
+        self.buffers = list(self.values_before())
+        if not recomputed.is_checked:
+            recomputed.generators = [value for *_, value, _ in self.attributes.values if isinstance(value, self.fit.generator)]
+            self.generators += [(generator, generator.get_state()) for generator in recomputed.generators]
+        result = self.forward(*arguments, **keywords)
+        if not recomputed.is_checked:
+            self.find_written()
+        return result
+
+    def random_states(self):
+        cuda = self.fit.torch.cuda
+        return self.fit.torch.get_rng_state(), [(device, cuda.get_rng_state(device)) for device in self.devices]
+
+    def set_random_states(self, states):
+        of_cpu, of_devices = states
+        self.fit.torch.set_rng_state(of_cpu)
+        for device, state in of_devices:
+            self.fit.torch.cuda.set_rng_state(state, device)
+
+    def is_kept(self, part, key):
+        # Kernels of normalizations write the statistics without raising their version.
+        return getattr(part, "track_running_stats", False) or key in self.recomputed.written
+
+    def values_before(self):
+        for part_name, part in self.module.named_modules():
+            for name, buffer in part._buffers.items():
+                if buffer is not None and (not self.recomputed.is_checked or self.is_kept(part, (part_name, name))):
+                    yield part, part_name, name, buffer.detach().clone()
+
+    def find_written(self):
+        """Compares the module's state with that before its first forward, once: some operations write buffers without
+        raising their version."""
+        recomputed = self.recomputed
+        recomputed.is_checked = True
+        recomputed.changing = self.attributes.changed()
+        for part, part_name, name, before in self.buffers:
+            now = part._buffers.get(name)
+            if now is None or now.shape != before.shape or not self.fit.torch.equal(now, before):
+                recomputed.written.add((part_name, name))
+        self.buffers = [entry for entry in self.buffers if self.is_kept(entry[0], (entry[1], entry[2]))]
+
+    def again(self, arguments, keywords):
+        for what, reference, version in self.versions:
+            tensor = reference()
+            if tensor is not None and self.fit.version(tensor) != version:
+                self.refuse(f"{what} was changed between its forward and its backward")
+        modes = [(part, part.training) for part, _ in self.modes]
+        buffers = [(part, name, part._buffers.get(name)) for part, _, name, _ in self.buffers]
+        generators = [(generator, generator.get_state()) for generator, _ in self.generators]
+        random = self.random_states()
+        self.set_random_states(self.random)
+        undo = self.attributes.put_back()
+        for part, mode in self.modes:
+            part.training = mode
+        others = _Attributes(self.module, self.fit.plain)
+        try:
+            for part, _, name, before in self.buffers:
+                part._buffers[name] = before.clone()
+            for generator, state in self.generators:
+                generator.set_state(state)
+            return self.forward(*arguments, **keywords)
+        finally:
+            unknown = others.changed() - self.recomputed.changing
+            undo()
+            self.set_random_states(random)
+            for part, mode in modes:
+                part.training = mode
+            for part, name, buffer in buffers:
+                part._buffers[name] = buffer
+            for generator, state in generators:
+                generator.set_state(state)
+            if unknown:
+                part_name, key = min(unknown)
+                self.refuse(f"its forward changes the attribute {key} of {part_name or 'itself'} only sometimes")
+
+    def refuse(self, why):
+        name = self.recomputed.name
+        raise RuntimeError(
+            f"memlab --fit: the activations of {name} cannot be computed again: {why}. Run with --fit-without {name}"
+        )
+
+
+class _Place:
+    """Place of a tensor in arguments."""
+
+    def __init__(self, index):
+        self.index = index
+
+
+class _Cache:
+    """A cache of keys and values of Transformers, which forward extends: the object, and a copy from before that."""
+
+    # Their update makes new tensors.
+    GROWING = ("DynamicCache", "EncoderDecoderCache", "DynamicLayer", "DynamicSlidingWindowLayer")
+
+    def __init__(self, cache):
+        self.cache = cache
+        self.before = self.copied(cache)
+
+    @classmethod
+    def is_growing(cls, value):
+        """Returns True if the object and all that it holds are of known classes."""
+        return type(value).__module__ == "transformers.cache_utils" and (
+            type(value).__name__ in cls.GROWING and all(map(cls.is_growing, cls.held_by(value)))
+        )
+
+    @classmethod
+    def held_by(cls, value):
+        for attribute in vars(value).values():
+            for item in attribute if type(attribute) is list else (attribute,):
+                if type(item).__module__ == "transformers.cache_utils":
+                    yield item
+
+    @classmethod
+    def copied(cls, value):
+        def inner(item):
+            return cls.copied(item) if type(item).__module__ == "transformers.cache_utils" else item
+
+        copied = object.__new__(type(value))
+        for name, attribute in vars(value).items():
+            if type(attribute) is list:
+                attribute = [inner(item) for item in attribute]
+            copied.__dict__[name] = dict(attribute) if type(attribute) is dict else inner(attribute)
+        return copied
+
+
+class _Fit:
+    """The decision, and the modules to which it is applied."""
+
+    def __init__(self, native, torch, decision):
+        self.native = native
+        self.torch = torch
+        self.wanted = {part["root"]: list(part["modules"]) for part in decision.get("checkpoint", ())}
+        self.missing = {(root, name) for root, names in self.wanted.items() for name in names}
+        self.seen: Any = weakref.WeakSet()  # Roots to which the decision was applied.
+        self.generator = torch.Generator
+        self.plain = {*torch.nn.Module().__dict__, "forward"}  # Attributes that every module has.
+        self.left_out: set = set()
+        self.hook = None
+
+    def attach(self):
+        """Looks at each call of a module until the wanted ones are found. By the first call in training, frameworks have
+        moved and wrapped the model."""
+        self.checkpoint = __import__("torch.utils.checkpoint", fromlist=["checkpoint"]).checkpoint
+        if self.wanted:
+            self.hook = self.torch.nn.modules.module.register_module_forward_pre_hook(self.before_forward)
+
+    def before_forward(self, module, _arguments):
+        if type(module).__name__ not in self.wanted or not self.torch.is_grad_enabled() or module in self.seen:
+            return
+        with _Harmless(lambda error: self.native.warn(f"--fit is not applied to {type(module).__name__} ({error})")):
+            self.apply(module)
+
+    before_forward._torchdynamo_disable = True
+
+    def apply(self, root):
+        kind = type(root).__name__
+        self.seen.add(root)
+        compiled = any(getattr(part, "_compiled_call_impl", None) is not None for part in root.modules())
+        for name in self.wanted[kind]:
+            module = next(filter(None, (_within(inner, name) for inner in _unwrapped(root))), None)
+            if module is None:
+                continue
+            self.missing.discard((kind, name))
+            if compiled:
+                self.native.warn(f"--fit: {name} is compiled: its activations are not recomputed")
+            elif reason := self.why_not(module):
+                self.native.warn(f"--fit: the activations of {name} are not recomputed: {reason}")
+            else:
+                self.wrap(module, name)
+        if not self.missing and self.hook is not None:
+            self.hook.remove()
+            self.hook = None
+
+    def why_not(self, module):
+        """Returns the reason why a module cannot be recomputed, or None."""
+        for part_name, part in module.named_modules():
+            hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+            if part is not module and any(getattr(part, kind, None) for kind in hooks):
+                return f"{part_name} has hooks, which would run twice"
+        return None
+
+    def wrap(self, module, name):
+        kinds = {kind.__name__ for kind in type(module).__mro__}
+        own = module.__dict__.get("forward")
+        if isinstance(own, _Recomputed):
+            return
+        if "GradientCheckpointingLayer" in kinds:
+            # Transformers calls it with the caches left out.
+            stand_in = _Recomputed(self, module, name, type(module).forward)
+
+            def recompute(function, *arguments):
+                forward, keywords = function, {}
+                if isinstance(function, functools.partial):
+                    forward, keywords = functools.partial(function.func, *function.args), function.keywords
+                if not self.may_recompute():
+                    return forward(*arguments, **keywords)
+                return stand_in.run(module, forward, arguments, keywords)
+
+            module._gradient_checkpointing_func = recompute
+            module.gradient_checkpointing = True
+            return
+        if own is not None:
+            function = (lambda forward: lambda _module, *arguments, **keywords: forward(*arguments, **keywords))(own)
+        else:
+            function = type(module).forward
+        module.forward = _Recomputed(self, module, name, function)
+
+    def may_recompute(self):
+        torch = self.torch
+        return (
+            torch.is_grad_enabled()
+            and not torch.jit.is_tracing()
+            and not torch.compiler.is_compiling()
+            and torch._C._functorch.peek_interpreter_stack() is None
+            and not getattr(torch.fx._symbolic_trace, "_is_fx_tracing_flag", False)  # Its function warns.
+        )
+
+    def leave_out(self, recomputed, why):
+        if recomputed.name not in self.left_out:
+            self.left_out.add(recomputed.name)
+            self.native.warn(f"--fit: the activations of {recomputed.name} are not recomputed: {why}")
+
+    def version(self, tensor):
+        return 0 if tensor.is_inference() else tensor._version
+
+    def copied(self, value, tensors):
+        """Copies the containers of arguments, so that later changes of them have no effect. Adds the tensors to the list,
+        and puts their places in the copy."""
+        torch = self.torch
+        if isinstance(value, torch.Tensor):
+            tensors.append(value)
+            return _Place(len(tensors) - 1)
+        if type(value) in (list, tuple, set, frozenset):
+            return type(value)(self.copied(item, tensors) for item in value)
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*(self.copied(item, tensors) for item in value))
+        if type(value) is dict:
+            return {key: self.copied(item, tensors) for key, item in value.items()}
+        known = (bool, int, float, complex, str, bytes, slice, type, types.FunctionType, types.BuiltinFunctionType)
+        known += (torch.dtype, torch.device, torch.Size, torch.Generator, torch.memory_format, torch.layout)
+        if value is None or value is Ellipsis or isinstance(value, known):
+            return value
+        if _Cache.is_growing(value):
+            return _Cache(value)
+        raise _Unknown(f"an object of class {type(value).__name__}")
+
+    def filled(self, value, tensors, is_again):
+        """The inverse of `copied`: new containers with the tensors in their places. Caches are as before if `is_again`."""
+        if isinstance(value, _Place):
+            return tensors[value.index]
+        if isinstance(value, _Cache):
+            return _Cache.copied(value.before) if is_again else value.cache
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*(self.filled(item, tensors, is_again) for item in value))
+        if type(value) in (list, tuple, set, frozenset):
+            return type(value)(self.filled(item, tensors, is_again) for item in value)
+        if type(value) is dict:
+            return {key: self.filled(item, tensors, is_again) for key, item in value.items()}
+        return value
+
+    def generators_in(self, value):
+        if isinstance(value, self.torch.Generator):
+            yield value
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            for item in value:
+                yield from self.generators_in(item)
+        elif type(value) is dict:
+            yield from self.generators_in(list(value.values()))
+
+
+def start_fit(native, torch):
+    """Applies the decision of `MEMLAB_FIT`, if there is one. Returns it, or None."""
+    text = os.environ.get("MEMLAB_FIT")
+    if not text:
+        return None
+    fit = _Fit(native, torch, json.loads(text))
+    fit.attach()
+    return fit
