@@ -13,6 +13,7 @@ mod candidates;
 mod choice;
 mod combinations;
 mod cost;
+mod fit;
 mod modules;
 mod names;
 mod offload;
@@ -22,5 +23,6 @@ mod times;
 
 pub use advise::advise;
 pub use cost::Cost;
+pub use fit::{FitModule, Recomputation, recomputation};
 pub use report::{Advice, AdviceReport, Batch, Combination, Figure, HostBoundStep, Kind, RejectedAdvice};
 pub use rules::leak::Leak;

@@ -5,6 +5,7 @@
 //! ```text
 //! advice                      changes to a program
 //! advice::advise              all rules, the best first
+//! advice::fit                 modules to recompute so that a program fits
 //! advice::batch               the largest batch that fits
 //! advice::combinations        several pieces of advice on one recording
 //! advice::rules               a file for each rule

@@ -1,8 +1,9 @@
 """Applies what `memlab run --fit` decided to the running program: recomputes the activations of modules in backward.
 
 Embedded in libmemlab.so and run after guards.py, in the agent's namespace. `MEMLAB_FIT` has the decision as JSON:
-{"checkpoint": [{"root": "GPT", "modules": ["blocks.0", "blocks.1"]}]}. `root` is the class of an outermost module, and
-`modules` are names within it. Results stay the same bit for bit, or the program stops with the name of the module.
+{"reserved_bytes": 17179869184, "checkpoint": [{"root": "GPT", "modules": ["blocks.0", "blocks.1"]}]}. `root` is the class of
+an outermost module, and `modules` are names within it. Results stay the same bit for bit, or the program stops with the
+name of the module. PyTorch's allocator returns cached memory instead of reserving more than `reserved_bytes`.
 """
 
 import functools
@@ -301,6 +302,8 @@ class _Fit:
         self.native = native
         self.torch = torch
         self.wanted = {part["root"]: list(part["modules"]) for part in decision.get("checkpoint", ())}
+        self.reserved = decision.get("reserved_bytes")
+        self.bounded: set = set()  # Devices with that bound.
         self.missing = {(root, name) for root, names in self.wanted.items() for name in names}
         self.seen: Any = weakref.WeakSet()  # Roots to which the decision was applied.
         self.generator = torch.Generator
@@ -312,16 +315,32 @@ class _Fit:
         """Looks at each call of a module until the wanted ones are found. By the first call in training, frameworks have
         moved and wrapped the model."""
         self.checkpoint = __import__("torch.utils.checkpoint", fromlist=["checkpoint"]).checkpoint
-        if self.wanted:
+        if self.wanted or self.reserved:
             self.hook = self.torch.nn.modules.module.register_module_forward_pre_hook(self.before_forward)
 
     def before_forward(self, module, _arguments):
+        if self.reserved and not self.bounded:
+            with _Harmless(lambda error: self.native.warn(f"--fit: the allocator is not bounded ({error})")):
+                self.bound(module)
         if type(module).__name__ not in self.wanted or not self.torch.is_grad_enabled() or module in self.seen:
             return
         with _Harmless(lambda error: self.native.warn(f"--fit is not applied to {type(module).__name__} ({error})")):
             self.apply(module)
 
     before_forward._torchdynamo_disable = True
+
+    def bound(self, module):
+        device = next((parameter.device for parameter in module.parameters() if parameter.device.type == "cuda"), None)
+        if device is not None:
+            self.bounded.add(device)
+            _, total = self.torch.cuda.mem_get_info(device)
+            self.torch.cuda.set_per_process_memory_fraction(min(1.0, self.reserved / total), device)
+            self.end_if_done()
+
+    def end_if_done(self):
+        if not self.missing and (self.bounded or not self.reserved) and self.hook is not None:
+            self.hook.remove()
+            self.hook = None
 
     def apply(self, root):
         kind = type(root).__name__
@@ -338,9 +357,7 @@ class _Fit:
                 self.native.warn(f"--fit: the activations of {name} are not recomputed: {reason}")
             else:
                 self.wrap(module, name)
-        if not self.missing and self.hook is not None:
-            self.hook.remove()
-            self.hook = None
+        self.end_if_done()
 
     def why_not(self, module):
         """Returns the reason why a module cannot be recomputed, or None."""

@@ -8,6 +8,7 @@
 //! ```text
 //! cli                                                              the command line, and the exit code
 //! commands                                                         one file per command
+//! fit                                                              making a program fit
 //! recording                                                        running a program for a plan
 //! doctor                                                           checks of this machine; doctor::check: the result of one
 //! run                                                              `memlab run`
@@ -17,6 +18,7 @@
 pub mod cli;
 pub mod commands;
 pub mod doctor;
+pub mod fit;
 pub mod recording;
 pub mod run;
 pub mod serve;

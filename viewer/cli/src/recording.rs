@@ -63,6 +63,8 @@ pub struct Recorder {
     pub seconds: f64,
     /// Folder of the traces and the output.
     pub folder: PathBuf,
+    /// Further environment variables of the program.
+    pub environment: Vec<(&'static str, String)>,
 }
 
 /// Interval at which the progress of a recording is shown.
@@ -158,6 +160,7 @@ impl Recorder {
             command.env("MEMLAB_PLAN_RANKS", ranks.to_string());
         }
         command.env("PYTHONPATH", joined([startup.into_os_string()].into_iter().chain(env::var_os("PYTHONPATH"))));
+        command.envs(self.environment.iter().map(|(name, value)| (*name, value)));
         // Makes the order of string sets the same in all recordings.
         command.env("PYTHONHASHSEED", "0");
         let file = File::create(&output)?;

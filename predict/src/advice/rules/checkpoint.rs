@@ -17,7 +17,7 @@ use crate::advice::report::{Advice, Figure, Kind, is_about_as_much};
 use crate::advice::times::Times;
 
 /// Nesting depths tried for lists in lists: the outer and the inner.
-const DEPTHS: [usize; 2] = [1, 2];
+pub(crate) const DEPTHS: [usize; 2] = [1, 2];
 
 /// Number of peaks tried between the lowest and the recorded one if no target is given.
 const TARGET_PEAKS: u64 = 32;
@@ -29,10 +29,10 @@ const NEAR_BEST_PERCENT: u128 = 95;
 const MAX_ATTEMPTS: usize = 4;
 
 /// A selection, replayed on the recording.
-struct Outcome {
-    choice: Choice,
-    modules: Vec<usize>,
-    peak: u64,
+pub(crate) struct Outcome {
+    pub choice: Choice,
+    pub modules: Vec<usize>,
+    pub peak: u64,
 }
 
 pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, times: &Times, target: Option<u64>, candidates: &mut Candidates) {
@@ -79,7 +79,7 @@ fn is_better(advice: &Advice, than: &Advice, target: Option<u64>) -> bool {
 }
 
 /// The pass around the peak, and its possible selections.
-struct PeakPass<'a> {
+pub(crate) struct PeakPass<'a> {
     lifetimes: &'a BlockLifetimes<'a>,
     modules: &'a Modules,
     windows: Vec<&'a Window>,
@@ -89,7 +89,7 @@ struct PeakPass<'a> {
 }
 
 impl<'a> PeakPass<'a> {
-    fn at(
+    pub fn at(
         lifetimes: &'a BlockLifetimes<'a>,
         modules: &'a Modules,
         times: Option<&[u64]>,
@@ -208,7 +208,7 @@ impl<'a> PeakPass<'a> {
     }
 
     /// Returns the cheapest selection that reaches a target, else the cheapest with the lowest peak.
-    fn reaching(&self, target: u64) -> Option<Outcome> {
+    pub fn reaching(&self, target: u64) -> Option<Outcome> {
         if self.repeats() {
             let outcomes = self.of_whole_modules();
             let reaching = outcomes.iter().position(|outcome| outcome.peak <= target);

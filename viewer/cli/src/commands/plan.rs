@@ -288,6 +288,7 @@ fn recorder(options: &Options, folder: &Folder) -> anyhow::Result<Recorder> {
         phases: !options.training_only && options.lengths.is_none(),
         seconds: options.seconds,
         folder: folder.path().to_owned(),
+        environment: Vec::new(),
     })
 }
 

@@ -85,6 +85,15 @@ pub struct Options {
     /// Action at the limit [default: oom].
     #[arg(long, value_parser = on_limit(), requires = "limit", value_name = "WHAT")]
     on_limit: Option<OnLimit>,
+    /// Make the program fit into SIZE of GPU memory, context included, without changing its results.
+    ///
+    /// memlab records three steps on a simulated card, chooses modules whose activations backward computes again, and tries
+    /// the choice before it starts the program. Without SIZE: what is free on the card.
+    #[arg(long, value_name = "SIZE", value_parser = positive_size, num_args = 0..=1, conflicts_with = "limit")]
+    pub(super) fit: Option<Option<u64>>,
+    /// Do not recompute the activations of this module (such as blocks.3). Can be repeated.
+    #[arg(long, value_name = "MODULE", requires = "fit")]
+    pub(super) fit_without: Vec<String>,
     /// The most host memory for offloaded memory.
     #[arg(long, value_name = "SIZE", value_parser = positive_size)]
     host_max: Option<u64>,

@@ -9,6 +9,7 @@ use super::options::Options;
 use super::output::Output;
 use super::traces::TraceFinder;
 use super::{launch, live, summary};
+use crate::fit;
 use memlab_base::clock::now_unix_ns;
 use memlab_base::error::bad_input;
 use memlab_base::{output, preload};
@@ -30,6 +31,10 @@ pub fn run(options: &Options) -> anyhow::Result<ExitOutcome> {
     if options.live {
         terminal::check("run without --live, or watch from another terminal with `memlab top`")?;
     }
+    let fitted = match options.fit {
+        Some(size) => fit::fit(&options.command, size, &options.fit_without)?,
+        None => Vec::new(),
+    };
     let mut command = Command::new(program);
     command.args(arguments).env("MEMLAB_OUTPUT", output.pattern());
     let run = run_id(options.output.is_none());
@@ -43,6 +48,7 @@ pub fn run(options: &Options) -> anyhow::Result<ExitOutcome> {
         command.env("LD_PRELOAD", preload);
     }
     command.envs(options.settings());
+    command.envs(fitted);
     let finder = Arc::new(Mutex::new(TraceFinder::new(&output, &run)));
     let mut noticing = None;
     let started = || noticing = NoticeThread::start(&options.notices, &finder, options.live);

@@ -1,0 +1,70 @@
+//! Modules whose activations a program computes again in backward so that it fits a card.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use rustc_hash::FxHashSet;
+
+use super::block_lifetimes::BlockLifetimes;
+use super::modules::Modules;
+use super::names;
+use super::rules::checkpoint::{DEPTHS, PeakPass};
+use super::times::Times;
+use crate::plan::Recording;
+
+/// A module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FitModule {
+    /// Class of its outermost module.
+    pub root: String,
+    /// Qualified name in the outermost module.
+    pub name: String,
+}
+
+/// The cheapest modules to recompute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recomputation {
+    /// The modules, in order.
+    pub modules: Vec<FitModule>,
+    /// Their names in prose, such as `blocks.3 … blocks.6`.
+    pub place: String,
+    /// Number of modules that could be recomputed.
+    pub candidates: usize,
+    /// Peak of allocated bytes with them.
+    pub allocated_bytes: u64,
+    /// Additional GPU time of a step in nanoseconds; `None`: the recording has no GPU times.
+    pub cost_ns: Option<u64>,
+}
+
+/// Selects modules to recompute so that at most `target` bytes are allocated: the cheapest selection, or the one with the
+/// lowest peak if none is low enough.
+///
+/// `excluded`: names of modules that cannot be recomputed. Returns `None` if no module would lower the peak.
+pub fn recomputation(recording: &Recording, target: u64, excluded: &BTreeSet<String>) -> Option<Recomputation> {
+    let lifetimes = BlockLifetimes::new(recording);
+    let times = Times::of(recording);
+    let before = lifetimes.peak();
+    let of_depth = |depth: usize| {
+        let mut modules = Modules::of(&lifetimes, depth);
+        let names: Vec<String> = modules.list.iter().map(super::modules::Module::name).collect();
+        modules.windows.retain(|window| !excluded.contains(&names[window.module]));
+        let forwards = times.forwards(&modules, depth);
+        let subject = PeakPass::at(&lifetimes, &modules, forwards.as_deref(), before)?;
+        let outcome = subject.reaching(target).filter(|outcome| outcome.peak < before.bytes)?;
+        let candidates: FxHashSet<usize> = modules.windows.iter().map(|window| window.module).collect();
+        let chosen: Vec<_> = outcome.modules.iter().map(|index| modules.list[*index].clone()).collect();
+        let root = |id: u32| recording.model.layer_class(id).map_or_else(String::new, |class| class.to_string());
+        Some(Recomputation {
+            modules: chosen.iter().map(|module| FitModule { root: root(module.root), name: module.name() }).collect(),
+            place: names::grouped(&chosen),
+            candidates: candidates.len(),
+            allocated_bytes: outcome.peak,
+            cost_ns: forwards.is_some().then_some(outcome.choice.cost),
+        })
+    };
+    // Of equal ones, the outer lists: fewer, larger modules.
+    DEPTHS.into_iter().filter_map(of_depth).min_by_key(|found| {
+        let is_enough = found.allocated_bytes <= target;
+        (Reverse(is_enough), if is_enough { found.cost_ns.unwrap_or(0) } else { found.allocated_bytes })
+    })
+}

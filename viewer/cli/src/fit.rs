@@ -1,0 +1,315 @@
+//! `memlab run --fit`: chooses changes with which an unmodified program fits into less GPU memory, and tries them on a
+//! simulated card before the program starts.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use memlab_predict::advice::{Recomputation, advise, recomputation};
+use memlab_predict::allocator::Settings;
+use memlab_predict::plan::{Family, Program, Recording, Search};
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+use crate::recording::Recorder;
+use memlab_base::error::bad_input;
+use memlab_base::output;
+use memlab_base::simulation::Simulation;
+use memlab_base::text;
+use memlab_follow::cards::{CardStatus, cards};
+use memlab_units::format::{self, size};
+
+/// Number of optimizer steps in each run on the simulated card.
+const STEPS: u32 = 3;
+
+/// Longest run on the simulated card, in seconds.
+const SECONDS: f64 = 300.0;
+
+/// Number of selections that are tried.
+const MAX_ATTEMPTS: usize = 5;
+
+/// Memory of the simulated card that records the unchanged program, which may need more than any card has.
+const RECORDING_CARD_BYTES: u64 = 1 << 40;
+
+/// The allocator setting that keeps reserved memory close to allocated memory.
+const EXPANDABLE: &str = "expandable_segments:True";
+
+/// The card of a machine without one.
+const DEFAULT_CARD: &str = "h100";
+
+/// Begin and end of the agent's messages about a module.
+const REFUSED: (&str, &str) = ("the activations of ", " cannot be computed again");
+const LEFT_OUT: (&str, &str) = ("the activations of ", " are not recomputed");
+
+/// Share of the target that stays free, in percent: the model of the allocator is that inaccurate.
+const MARGIN_PERCENT: u64 = 1;
+
+/// The decision, as the agent reads it from `MEMLAB_FIT`.
+#[derive(Clone, Debug, Serialize)]
+struct Decision {
+    /// Most bytes that PyTorch's allocator reserves. Beyond that it returns cached memory. `None`: no bound.
+    reserved_bytes: Option<u64>,
+    checkpoint: Vec<Root>,
+}
+
+/// Modules of one outermost module.
+#[derive(Clone, Debug, Serialize)]
+struct Root {
+    root: String,
+    modules: Vec<String>,
+}
+
+impl Decision {
+    fn of(found: Option<&Recomputation>, reserved_bytes: Option<u64>) -> Self {
+        let mut decision = Self { reserved_bytes, checkpoint: Vec::new() };
+        for module in found.into_iter().flat_map(|found| &found.modules) {
+            match decision.checkpoint.iter_mut().find(|root| root.root == module.root) {
+                Some(root) => root.modules.push(module.name.clone()),
+                None => {
+                    decision.checkpoint.push(Root { root: module.root.clone(), modules: vec![module.name.clone()] })
+                }
+            }
+        }
+        decision
+    }
+}
+
+/// Environment variables that make a program fit.
+type Environment = Vec<(&'static str, String)>;
+
+/// Fits a program, and returns the environment in which it runs; empty if it fits as it is.
+///
+/// `asked`: the most memory that it may take on the card, context included; `None`: what is free on the card.
+/// `excluded`: names of modules that must not be recomputed.
+///
+/// # Errors
+///
+/// If the program cannot be recorded, or fits with no selection.
+pub fn fit(command: &[OsString], asked: Option<u64>, excluded: &[String]) -> anyhow::Result<Environment> {
+    let all = cards();
+    let card = all.first();
+    let Some(target) = asked.or_else(|| card.and_then(free)) else {
+        return Err(bad_input(
+            "this machine has no GPU whose memory is known: name a size, as in `memlab run --fit 16GiB`",
+        ));
+    };
+    let model = card.map(|card| card.name.clone()).filter(|name| simgpu_cards::find(name).is_ok());
+    let model = model.unwrap_or_else(|| DEFAULT_CARD.to_owned());
+    let name = simgpu_cards::find(&model).map_or(model.clone(), |known| known.device_name.to_owned());
+    let folder = tempfile::Builder::new().prefix("memlab-fit-").tempdir()?;
+    let trial = Trial { command, card: &model, folder: folder.path() };
+    output::note(format_args!("recording {STEPS} steps on a simulated {name} …"));
+    let recording = trial.recorder(RECORDING_CARD_BYTES, &Environment::new()).start(None)?.finish()?;
+    let fitting = Fitting { trial, program: &program(command), target, recording: &recording };
+    fitting.environment(excluded.iter().cloned().collect())
+}
+
+fn free(card: &CardStatus) -> Option<u64> {
+    Some(card.total_bytes?.saturating_sub(card.used_bytes?))
+}
+
+fn program(command: &[OsString]) -> String {
+    let words: Vec<String> = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    text::short_command(&words)
+}
+
+/// Runs of the program on a simulated card.
+struct Trial<'a> {
+    command: &'a [OsString],
+    card: &'a str,
+    folder: &'a Path,
+}
+
+/// Result of a run with changes.
+enum Tried {
+    /// It needs a card with this much memory.
+    Needs(u64),
+    /// These modules cannot be recomputed.
+    Refused(Vec<String>),
+}
+
+impl Trial<'_> {
+    fn recorder(&self, bytes: u64, environment: &Environment) -> Recorder {
+        Recorder {
+            command: self.command.to_vec(),
+            length: None,
+            simulation: Some(Simulation { card: Some(self.card.to_owned()), memory: Some(bytes), devices: 1 }),
+            ranks: None,
+            steps: STEPS,
+            phases: true,
+            seconds: SECONDS,
+            folder: self.folder.to_owned(),
+            environment: environment.clone(),
+        }
+    }
+
+    /// Runs the changed program.
+    fn run(&self, environment: &Environment, settings: &str) -> anyhow::Result<Tried> {
+        let recording = match self.recorder(RECORDING_CARD_BYTES, environment).start(None)?.finish() {
+            Ok(recording) => recording,
+            Err(error) => {
+                let refused = named(&error.to_string(), REFUSED);
+                return if refused.is_empty() { Err(error) } else { Ok(Tried::Refused(refused)) };
+            }
+        };
+        let left_out: Vec<String> =
+            recording.model.warnings().iter().flat_map(|warning| named(warning, LEFT_OUT)).collect();
+        if !left_out.is_empty() {
+            return Ok(Tried::Refused(left_out));
+        }
+        let peaks = recording.model.peaks(recording.device);
+        if recording.ran_out_of_memory {
+            let requested = recording.model.ooms().first().map_or(0, |oom| oom.requested_bytes);
+            return Ok(Tried::Needs(peaks.used_bytes + requested));
+        }
+        let rest = peaks.used_bytes.saturating_sub(peaks.reserved_bytes);
+        let settings = Settings::parse(settings).map_err(|error| bad_input(error.to_string()))?;
+        let settings = settings.for_torch(recording.torch_version());
+        // Fragmentation may grow for some steps more than were recorded.
+        let program = Program::new(Family::of_one(recording));
+        Ok(Tried::Needs(Search::new(&program, settings, rest).needs(None).least))
+    }
+}
+
+/// Returns the names between two parts of a message.
+fn named(message: &str, (before, after): (&str, &str)) -> Vec<String> {
+    let mut names = Vec::new();
+    for part in message.split(before).skip(1) {
+        if let Some((name, _)) = part.split_once(after)
+            && !name.contains(char::is_whitespace)
+            && !names.iter().any(|known| known == name)
+        {
+            names.push(name.to_owned());
+        }
+    }
+    names
+}
+
+/// The search for changes.
+struct Fitting<'a> {
+    trial: Trial<'a>,
+    program: &'a str,
+    /// Most memory on the card.
+    target: u64,
+    /// The unchanged program.
+    recording: &'a Recording,
+}
+
+impl Fitting<'_> {
+    fn environment(&self, mut excluded: BTreeSet<String>) -> anyhow::Result<Environment> {
+        let (program, target) = (self.program, self.target);
+        let peaks = self.recording.model.peaks(self.recording.device);
+        let taken = peaks.used_bytes;
+        if taken <= target {
+            output::note(format_args!("{program} takes {} of the card, which fits. Starting it", size(taken)));
+            return Ok(Environment::new());
+        }
+        // The context, and memory that PyTorch's allocator does not manage.
+        let rest = taken.saturating_sub(peaks.reserved_bytes);
+        let Some(budget) = target.checked_sub(rest) else {
+            return Err(bad_input(format!(
+                "{program} does not fit in {}: its context and libraries alone take {}",
+                size(target),
+                size(rest)
+            )));
+        };
+        let margin = target / 100 * MARGIN_PERCENT;
+        let mut aim = budget.saturating_sub(margin);
+        let mut missed = 0;
+        for _ in 0..MAX_ATTEMPTS {
+            let found = if peaks.allocated_bytes <= aim {
+                None
+            } else {
+                match recomputation(self.recording, aim, &excluded) {
+                    Some(found) if found.allocated_bytes <= aim => Some(found),
+                    found => {
+                        let lowest = found.map_or(peaks.allocated_bytes, |found| found.allocated_bytes);
+                        return Err(self.hopeless(missed.max(lowest.saturating_sub(aim)), budget));
+                    }
+                }
+            };
+            let settings = settings();
+            // Without a bound: the model of the allocator finds the least that the run needs.
+            match self.trial.run(&environment(found.as_ref(), &settings, None), &settings.1)? {
+                Tried::Needs(bytes) if bytes <= target - margin => {
+                    let changes = described(found.as_ref());
+                    output::note(format_args!(
+                        "{program} takes {} of the card. Fits in {} with {changes}. Starting it",
+                        size(taken),
+                        size(bytes)
+                    ));
+                    return Ok(environment(found.as_ref(), &settings, Some(budget)));
+                }
+                Tried::Refused(names) => {
+                    output::note(format_args!("activations of {} cannot be recomputed", names.join(", ")));
+                    excluded.extend(names);
+                }
+                Tried::Needs(bytes) => {
+                    missed = bytes - (target - margin);
+                    let tried = found.map_or(peaks.allocated_bytes, |found| found.allocated_bytes).min(aim);
+                    aim = tried.saturating_sub(missed);
+                }
+            }
+        }
+        Err(self.hopeless(missed, budget))
+    }
+
+    /// The error for a program that fits with no selection: by how much it misses, and the batch that would fit.
+    fn hopeless(&self, missing: u64, budget: u64) -> anyhow::Error {
+        let batch = advise(self.recording, Some(budget), &[]).batch.filter(|batch| batch.percent < 100);
+        let batch = batch.map_or_else(String::new, |batch| {
+            format!(". A batch {}.{:02} times as large should fit", batch.percent / 100, batch.percent % 100)
+        });
+        bad_input(format!(
+            "{} does not fit in {}: with expandable segments and the activations of all possible modules recomputed, it \
+             misses by {}{batch}. It was not started",
+            self.program,
+            size(self.target),
+            size(missing),
+        ))
+    }
+}
+
+/// Settings of the allocator with which the program runs, and the variable that has them.
+fn settings() -> (&'static str, String) {
+    let names = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
+    let set =
+        names.into_iter().find_map(|name| Some((name, std::env::var(name).ok().filter(|text| !text.is_empty())?)));
+    match set {
+        Some((name, settings)) if settings.contains("expandable_segments") => (name, settings),
+        Some((name, settings)) => (name, format!("{settings},{EXPANDABLE}")),
+        None => ("PYTORCH_CUDA_ALLOC_CONF", EXPANDABLE.to_owned()),
+    }
+}
+
+fn environment(
+    found: Option<&Recomputation>,
+    (variable, settings): &(&'static str, String),
+    reserved_bytes: Option<u64>,
+) -> Environment {
+    let decision = serde_json::to_string(&Decision::of(found, reserved_bytes)).unwrap_or_default();
+    vec![(variable, settings.clone()), ("MEMLAB_FIT", decision)]
+}
+
+fn described(found: Option<&Recomputation>) -> String {
+    let Some(found) = found else { return "expandable segments".to_owned() };
+    let cost = found.cost_ns.map_or_else(String::new, |cost| format!(": about +{} a step", format::time_spent(cost)));
+    format!(
+        "expandable segments and {} of {} modules recomputed in backward ({}){cost}",
+        found.modules.len(),
+        found.candidates,
+        found.place
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_are_found_in_the_agents_messages() {
+        let text = "RuntimeError: memlab --fit: the activations of h.0 cannot be computed again: argument 1 was changed\n\
+                    the activations of h.3 cannot be computed again: x. the activations of h.0 cannot be computed again";
+        assert_eq!(named(text, REFUSED), ["h.0", "h.3"]);
+        assert_eq!(named(text, LEFT_OUT), [""; 0]);
+    }
+}
