@@ -194,7 +194,9 @@ def test_training_is_the_same_bit_for_bit(case):
     saved: list = []
     warnings, end = fit("Model", ["blocks.0", "blocks.1"])
     try:
-        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor.numel()) or tensor, lambda tensor: tensor):
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: saved.append(tensor.numel()) or tensor, lambda tensor: tensor
+        ):
             fitted = trained(model, shape)
     finally:
         end()

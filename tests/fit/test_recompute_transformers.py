@@ -58,7 +58,10 @@ def trained(made, recomputed):
             # Layers of Transformers are recomputed without a cache. A cache that GPT-2 passes on grows once.
             cache = getattr(output, "past_key_values", None)
             assert cache is None or cache.get_seq_length() in ((7,) if made is gpt2 else (0, 7))
-            seen += [loss.detach(), *(parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None)]
+            seen += [
+                loss.detach(),
+                *(parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None),
+            ]
             optimizer.step()
     finally:
         end()

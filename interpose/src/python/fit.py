@@ -1,9 +1,11 @@
 """Applies what `memlab run --fit` decided to the running program: recomputes the activations of modules in backward.
 
 Embedded in libmemlab.so and run after guards.py, in the agent's namespace. `MEMLAB_FIT` has the decision as JSON:
-{"reserved_bytes": 17179869184, "checkpoint": [{"root": "GPT", "modules": ["blocks.0", "blocks.1"]}]}. `root` is the class of
+{"reserved_bytes": 17179869184, "early_gradients": true, "checkpoint": [{"root": "GPT", "modules": ["blocks.0", "blocks.1"]}]}. `root` is the class of
 an outermost module, and `modules` are names within it. Results stay the same bit for bit, or the program stops with the
 name of the module. PyTorch's allocator returns cached memory instead of reserving more than `reserved_bytes`.
+`early_gradients` releases gradients when the optimizer's step has ended. With `rehearse`, memlab runs the program on a
+simulated card, and reports what would read them.
 """
 
 import functools
@@ -101,10 +103,11 @@ class _Attributes:
     """Attributes of a module's parts before a forward, apart from parameters, buffers and modules. Their containers are
     copied."""
 
-    def __init__(self, module, plain, wanted=None):
+    def __init__(self, parts, plain, wanted=None):
         self.values = [
             (part, part_name, key, value, self.content(value))
-            for part_name, part in module.named_modules()
+            for part_name, part in parts
+            if not type(part).__module__.startswith("torch.nn.")  # PyTorch's modules change no attributes.
             for key, value in part.__dict__.items()
             if key not in plain and (wanted is None or (part_name, key) in wanted)
         ]
@@ -149,11 +152,16 @@ class _Call:
         self.fit = recomputed.fit
         self.forward = forward
         self.tree, self.tensors = tree, tensors
-        self.module = module
+        self.parts = list(module.named_modules())
         self.has_run = False
-        self.modes = [(part, part.training) for part in module.modules()]
-        watched = [(f"argument {index}", tensor) for index, tensor in enumerate(tensors)]
-        watched += [(f"parameter {name}", parameter) for name, parameter in module.named_parameters()]
+        self.modes = [part.training for _, part in self.parts]
+        parameters = [
+            (f"parameter {part_name}.{name}", parameter)
+            for part_name, part in self.parts
+            for name, parameter in part._parameters.items()
+            if parameter is not None
+        ]
+        watched = [*((f"argument {index}", tensor) for index, tensor in enumerate(tensors)), *parameters]
         self.versions = [(what, weakref.ref(tensor), self.fit.version(tensor)) for what, tensor in watched]
         self.generators = [(generator, generator.get_state()) for generator in self.fit.generators_in(tree)]
         self.generators += [(generator, generator.get_state()) for generator in recomputed.generators]
@@ -168,7 +176,7 @@ class _Call:
             return self.again(arguments, keywords)
         self.has_run = True
         recomputed = self.recomputed
-        self.attributes = _Attributes(self.module, self.fit.plain, recomputed.changing if recomputed.is_checked else None)
+        self.attributes = _Attributes(self.parts, self.fit.plain, recomputed.changing if recomputed.is_checked else None)
         self.buffers = list(self.values_before())
         if not recomputed.is_checked:
             recomputed.generators = [value for *_, value, _ in self.attributes.values if isinstance(value, self.fit.generator)]
@@ -188,12 +196,17 @@ class _Call:
         for device, state in of_devices:
             self.fit.torch.cuda.set_rng_state(state, device)
 
+    def set_modes(self, modes):
+        for (_, part), mode in zip(self.parts, modes):
+            if part.training is not mode:
+                part.training = mode
+
     def is_kept(self, part, key):
         # Kernels of normalizations write the statistics without raising their version.
         return getattr(part, "track_running_stats", False) or key in self.recomputed.written
 
     def values_before(self):
-        for part_name, part in self.module.named_modules():
+        for part_name, part in self.parts:
             for name, buffer in part._buffers.items():
                 if buffer is not None and (not self.recomputed.is_checked or self.is_kept(part, (part_name, name))):
                     yield part, part_name, name, buffer.detach().clone()
@@ -215,15 +228,14 @@ class _Call:
             tensor = reference()
             if tensor is not None and self.fit.version(tensor) != version:
                 self.refuse(f"{what} was changed between its forward and its backward")
-        modes = [(part, part.training) for part, _ in self.modes]
+        modes = [part.training for _, part in self.parts]
         buffers = [(part, name, part._buffers.get(name)) for part, _, name, _ in self.buffers]
         generators = [(generator, generator.get_state()) for generator, _ in self.generators]
         random = self.random_states()
         self.set_random_states(self.random)
         undo = self.attributes.put_back()
-        for part, mode in self.modes:
-            part.training = mode
-        others = _Attributes(self.module, self.fit.plain)
+        self.set_modes(self.modes)
+        others = _Attributes(self.parts, self.fit.plain)
         try:
             for part, _, name, before in self.buffers:
                 part._buffers[name] = before.clone()
@@ -234,8 +246,7 @@ class _Call:
             unknown = others.changed() - self.recomputed.changing
             undo()
             self.set_random_states(random)
-            for part, mode in modes:
-                part.training = mode
+            self.set_modes(modes)
             for part, name, buffer in buffers:
                 part._buffers[name] = buffer
             for generator, state in generators:
@@ -295,6 +306,92 @@ class _Cache:
         return copied
 
 
+def release_gradients(optimizer, *_):
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None
+
+
+release_gradients._torchdynamo_disable = True
+
+
+class _Rehearsal:
+    """Finds whether the program reads gradients between an optimizer's step and the moment when it drops them itself.
+
+    Only then do they need to exist after the step. Once it has found that, it looks no more.
+    """
+
+    def __init__(self, native, torch, optimizers):
+        self.native = native
+        self.torch = torch
+        self.kept: set = set()  # Ids of parameters whose gradients the program has not dropped since a step.
+        self.in_zero_grad = 0
+        self.is_over = False
+        rehearsal = self
+
+        class Watch(torch.overrides.TorchFunctionMode):
+            def __torch_function__(self, function, types, arguments=(), keywords=None):
+                if rehearsal.kept and not rehearsal.in_zero_grad:
+                    if function == get and id(arguments[0]) in rehearsal.kept:
+                        rehearsal.refuse("the program reads them after the step")
+                    elif function == put and arguments[1] is None:
+                        rehearsal.kept.discard(id(arguments[0]))
+                return function(*arguments, **(keywords or {}))
+
+        get, put = torch.Tensor.grad.__get__, torch.Tensor.grad.__set__
+        self.watch = Watch()
+        optimizers.register_optimizer_step_pre_hook(self.before_step)
+        self.wrap(optimizers.Optimizer, lambda it: (p for group in it.param_groups for p in group["params"]))
+        self.wrap(torch.nn.Module, lambda it: it.parameters())
+        self.is_watching = False
+
+    def refuse(self, why):
+        if not self.is_over:
+            self.is_over = True
+            self.native.warn(f"--fit: gradients are not released early: {why}")
+
+    def wrap(self, kind, parameters):
+        original = kind.zero_grad
+        rehearsal = self
+
+        @functools.wraps(original)
+        def zero_grad(it, set_to_none=True):
+            rehearsal.in_zero_grad += 1
+            try:
+                return original(it, set_to_none)
+            finally:
+                rehearsal.in_zero_grad -= 1
+                mine = {id(parameter) for parameter in parameters(it)}
+                if not set_to_none and mine & rehearsal.kept:
+                    rehearsal.refuse("the program sets them to zero")
+                rehearsal.kept -= mine
+
+        kind.zero_grad = zero_grad
+
+    def before_step(self, optimizer, *_):
+        """Called before an optimizer's step: the program has dropped the gradients of the one before, or it needs them."""
+        if self.is_watching:
+            self.is_watching = False
+            self.watch.__exit__(None, None, None)
+        mine = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        if mine & self.kept:
+            self.refuse("a later step uses them")
+            self.kept -= mine
+
+    def after_step(self, optimizer, *_):
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self.kept.add(id(parameter))
+        release_gradients(optimizer)
+        modes = self.torch.overrides._get_current_function_mode_stack()
+        if any(type(mode).__name__ != "DeviceContext" for mode in modes):
+            self.refuse("memlab cannot watch them beside another function mode")
+        elif not self.is_watching and not self.is_over:
+            self.is_watching = True
+            self.watch.__enter__()
+
+
 class _Fit:
     """The decision, and the modules to which it is applied."""
 
@@ -302,6 +399,8 @@ class _Fit:
         self.native = native
         self.torch = torch
         self.wanted = {part["root"]: list(part["modules"]) for part in decision.get("checkpoint", ())}
+        self.releases_gradients = decision.get("early_gradients", False)
+        self.rehearses = decision.get("rehearse", False)
         self.reserved = decision.get("reserved_bytes")
         self.bounded: set = set()  # Devices with that bound.
         self.missing = {(root, name) for root, names in self.wanted.items() for name in names}
@@ -315,6 +414,10 @@ class _Fit:
         """Looks at each call of a module until the wanted ones are found. By the first call in training, frameworks have
         moved and wrapped the model."""
         self.checkpoint = __import__("torch.utils.checkpoint", fromlist=["checkpoint"]).checkpoint
+        if self.releases_gradients:
+            optimizers = __import__("torch.optim.optimizer", fromlist=["optimizer"])
+            release = _Rehearsal(self.native, self.torch, optimizers).after_step if self.rehearses else release_gradients
+            optimizers.register_optimizer_step_post_hook(release)
         if self.wanted or self.reserved:
             self.hook = self.torch.nn.modules.module.register_module_forward_pre_hook(self.before_forward)
 

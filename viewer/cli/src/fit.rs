@@ -38,6 +38,7 @@ const DEFAULT_CARD: &str = "h100";
 
 /// Begin and end of the agent's messages about a module.
 const REFUSED: (&str, &str) = ("the activations of ", " cannot be computed again");
+const GRADIENTS_READ: &str = "gradients are not released early";
 const LEFT_OUT: (&str, &str) = ("the activations of ", " are not recomputed");
 
 /// Share of the target that stays free, in percent: the model of the allocator is that inaccurate.
@@ -48,6 +49,10 @@ const MARGIN_PERCENT: u64 = 1;
 struct Decision {
     /// Most bytes that PyTorch's allocator reserves. Beyond that it returns cached memory. `None`: no bound.
     reserved_bytes: Option<u64>,
+    /// Releases gradients when the optimizer's step has ended.
+    early_gradients: bool,
+    /// True for a run on a simulated card, which reports what would read the gradients.
+    rehearse: bool,
     checkpoint: Vec<Root>,
 }
 
@@ -59,9 +64,15 @@ struct Root {
 }
 
 impl Decision {
-    fn of(found: Option<&Recomputation>, reserved_bytes: Option<u64>) -> Self {
-        let mut decision = Self { reserved_bytes, checkpoint: Vec::new() };
-        for module in found.into_iter().flat_map(|found| &found.modules) {
+    /// The decision for a run on a simulated card.
+    fn rehearsed(changes: &Changes) -> Self {
+        let mut decision = Self {
+            reserved_bytes: None,
+            early_gradients: changes.early_gradients,
+            rehearse: true,
+            checkpoint: Vec::new(),
+        };
+        for module in changes.recomputed.iter().flat_map(|found| &found.modules) {
             match decision.checkpoint.iter_mut().find(|root| root.root == module.root) {
                 Some(root) => root.modules.push(module.name.clone()),
                 None => {
@@ -70,6 +81,38 @@ impl Decision {
             }
         }
         decision
+    }
+}
+
+/// Changes of a program.
+#[derive(Clone, Debug)]
+struct Changes {
+    early_gradients: bool,
+    recomputed: Option<Recomputation>,
+}
+
+impl Changes {
+    /// Names of the modules whose activations are recomputed.
+    fn modules(&self) -> Vec<&str> {
+        self.recomputed.iter().flat_map(|found| &found.modules).map(|module| &*module.name).collect()
+    }
+
+    fn described(&self) -> String {
+        let mut parts = vec!["expandable segments".to_owned()];
+        if self.early_gradients {
+            parts.push("early gradients".to_owned());
+        }
+        if let Some(found) = &self.recomputed {
+            let cost =
+                found.cost_ns.map_or_else(String::new, |cost| format!(": about +{} a step", format::time_spent(cost)));
+            let count = found.modules.len();
+            parts.push(format!("{count} of {} modules checkpointed ({}){cost}", found.candidates, found.place));
+        }
+        match parts.split_last() {
+            Some((last, [])) => last.clone(),
+            Some((last, others)) => format!("{} and {last}", others.join(", ")),
+            None => String::new(),
+        }
     }
 }
 
@@ -121,10 +164,21 @@ struct Trial<'a> {
 
 /// Result of a run with changes.
 enum Tried {
-    /// It needs a card with this much memory.
-    Needs(u64),
+    /// What it needs of the card.
+    Needs(CardNeeds),
     /// These modules cannot be recomputed.
     Refused(Vec<String>),
+    /// The program reads gradients after the step.
+    ReadsGradients,
+}
+
+/// Bytes of a card that a run takes, context included.
+#[derive(Clone, Copy, Debug)]
+struct CardNeeds {
+    /// If the card is never full.
+    at_ease: u64,
+    /// If PyTorch returns cached memory, for which it stops the GPU.
+    least: u64,
 }
 
 impl Trial<'_> {
@@ -153,20 +207,21 @@ impl Trial<'_> {
         };
         let left_out: Vec<String> =
             recording.model.warnings().iter().flat_map(|warning| named(warning, LEFT_OUT)).collect();
+        if recording.model.warnings().iter().any(|warning| warning.contains(GRADIENTS_READ)) {
+            return Ok(Tried::ReadsGradients);
+        }
         if !left_out.is_empty() {
             return Ok(Tried::Refused(left_out));
         }
         let peaks = recording.model.peaks(recording.device);
-        if recording.ran_out_of_memory {
-            let requested = recording.model.ooms().first().map_or(0, |oom| oom.requested_bytes);
-            return Ok(Tried::Needs(peaks.used_bytes + requested));
-        }
         let rest = peaks.used_bytes.saturating_sub(peaks.reserved_bytes);
         let settings = Settings::parse(settings).map_err(|error| bad_input(error.to_string()))?;
         let settings = settings.for_torch(recording.torch_version());
         // Fragmentation may grow for some steps more than were recorded.
         let program = Program::new(Family::of_one(recording));
-        Ok(Tried::Needs(Search::new(&program, settings, rest).needs(None).least))
+        let needs = Search::new(&program, settings, rest).needs(None);
+        let at_ease = needs.planned.counters.reserved.peak + rest;
+        Ok(Tried::Needs(CardNeeds { at_ease, least: needs.least }))
     }
 }
 
@@ -212,45 +267,56 @@ impl Fitting<'_> {
                 size(rest)
             )));
         };
-        let margin = target / 100 * MARGIN_PERCENT;
-        let mut aim = budget.saturating_sub(margin);
-        let mut missed = 0;
+        // With less room than this, the changed run would have to return cached memory.
+        let tight = target - target / 100 * MARGIN_PERCENT;
+        let settings = settings();
+        let mut changes = Changes { early_gradients: true, recomputed: None };
+        let mut aim = i128::from(budget);
+        let mut tried: Vec<(Changes, CardNeeds)> = Vec::new();
         for _ in 0..MAX_ATTEMPTS {
-            let found = if peaks.allocated_bytes <= aim {
-                None
-            } else {
-                match recomputation(self.recording, aim, &excluded) {
-                    Some(found) if found.allocated_bytes <= aim => Some(found),
-                    found => {
-                        let lowest = found.map_or(peaks.allocated_bytes, |found| found.allocated_bytes);
-                        return Err(self.hopeless(missed.max(lowest.saturating_sub(aim)), budget));
-                    }
-                }
+            let wanted = u64::try_from(aim).unwrap_or(0);
+            changes.recomputed = match peaks.allocated_bytes <= wanted {
+                true => None,
+                false => recomputation(self.recording, wanted, &excluded),
             };
-            let settings = settings();
-            // Without a bound: the model of the allocator finds the least that the run needs.
-            match self.trial.run(&environment(found.as_ref(), &settings, None), &settings.1)? {
-                Tried::Needs(bytes) if bytes <= target - margin => {
-                    let changes = described(found.as_ref());
-                    output::note(format_args!(
-                        "{program} takes {} of the card. Fits in {} with {changes}. Starting it",
-                        size(taken),
-                        size(bytes)
-                    ));
-                    return Ok(environment(found.as_ref(), &settings, Some(budget)));
-                }
+            if tried.iter().any(|(other, _)| other.modules() == changes.modules()) {
+                break;
+            }
+            let needs = match self.trial.run(&environment(&Decision::rehearsed(&changes), &settings), &settings.1)? {
+                Tried::Needs(needs) => needs,
                 Tried::Refused(names) => {
                     output::note(format_args!("activations of {} cannot be recomputed", names.join(", ")));
                     excluded.extend(names);
+                    continue;
                 }
-                Tried::Needs(bytes) => {
-                    missed = bytes - (target - margin);
-                    let tried = found.map_or(peaks.allocated_bytes, |found| found.allocated_bytes).min(aim);
-                    aim = tried.saturating_sub(missed);
+                Tried::ReadsGradients => {
+                    changes.early_gradients = false;
+                    continue;
                 }
-            }
+            };
+            let predicted = changes.recomputed.as_ref().map_or(peaks.allocated_bytes, |found| found.allocated_bytes);
+            tried.push((changes.clone(), needs));
+            aim = i128::from(predicted) + i128::from(target) - i128::from(needs.at_ease);
         }
-        Err(self.hopeless(missed, budget))
+        let cheapest = |fits: &dyn Fn(&CardNeeds) -> bool| {
+            let fitting = tried.iter().filter(|(_, needs)| fits(needs));
+            fitting.min_by_key(|(changes, _)| {
+                (changes.recomputed.as_ref().and_then(|found| found.cost_ns), changes.modules().len())
+            })
+        };
+        let chosen = cheapest(&|needs| needs.at_ease <= target).or_else(|| cheapest(&|needs| needs.least <= tight));
+        let Some((changes, needs)) = chosen else {
+            let least = tried.iter().map(|(_, needs)| needs.least).min().unwrap_or(taken);
+            return Err(self.hopeless(least.saturating_sub(tight), budget));
+        };
+        output::note(format_args!(
+            "{program} takes {} of the card. Fits in {} with {}. Starting it",
+            size(taken),
+            size(needs.at_ease.min(target)),
+            changes.described()
+        ));
+        let decision = Decision { reserved_bytes: Some(budget), rehearse: false, ..Decision::rehearsed(changes) };
+        Ok(environment(&decision, &settings))
     }
 
     /// The error for a program that fits with no selection: by how much it misses, and the batch that would fit.
@@ -281,24 +347,9 @@ fn settings() -> (&'static str, String) {
     }
 }
 
-fn environment(
-    found: Option<&Recomputation>,
-    (variable, settings): &(&'static str, String),
-    reserved_bytes: Option<u64>,
-) -> Environment {
-    let decision = serde_json::to_string(&Decision::of(found, reserved_bytes)).unwrap_or_default();
+fn environment(decision: &Decision, (variable, settings): &(&'static str, String)) -> Environment {
+    let decision = serde_json::to_string(decision).unwrap_or_default();
     vec![(variable, settings.clone()), ("MEMLAB_FIT", decision)]
-}
-
-fn described(found: Option<&Recomputation>) -> String {
-    let Some(found) = found else { return "expandable segments".to_owned() };
-    let cost = found.cost_ns.map_or_else(String::new, |cost| format!(": about +{} a step", format::time_spent(cost)));
-    format!(
-        "expandable segments and {} of {} modules recomputed in backward ({}){cost}",
-        found.modules.len(),
-        found.candidates,
-        found.place
-    )
 }
 
 #[cfg(test)]

@@ -1,0 +1,154 @@
+"""Gradients that `memlab run --fit` releases after the optimizer's step: only if the program drops them unread."""
+
+import pytest
+import torch
+from test_recompute import SOURCES, Native, assert_same
+from torch import nn
+from torch.optim import optimizer as optimizers
+
+
+@pytest.fixture
+def fit(monkeypatch):
+    """Applies early gradients; returns what it warned of."""
+    for name in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"):
+        monkeypatch.setattr(optimizers, name, type(getattr(optimizers, name))())
+    for kind in (optimizers.Optimizer, nn.Module):
+        monkeypatch.setattr(kind, "zero_grad", kind.zero_grad)
+
+    def apply(rehearse):
+        names: dict = {}
+        for source in ("guards.py", "fit.py"):
+            exec(compile((SOURCES / source).read_text(), source, "exec"), names)
+        native = Native()
+        names["_Fit"](native, torch, {"early_gradients": True, "rehearse": rehearse}).attach()
+        return native.warnings
+
+    yield apply
+    while torch.overrides._get_current_function_mode_stack():
+        torch.overrides._pop_mode()
+
+
+def zero_before_forward(model, optimizer, loss, step):
+    optimizer.zero_grad()
+    loss().backward()
+    optimizer.step()
+
+
+def zero_before_backward(model, optimizer, loss, step):
+    value = loss()
+    model.zero_grad()
+    value.backward()
+    optimizer.step()
+
+
+def drop_by_hand(model, optimizer, loss, step):
+    for parameter in model.parameters():
+        parameter.grad = None
+    loss().backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+
+
+def accumulate(model, optimizer, loss, step):
+    loss().backward()
+    if step % 2:
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def inside_a_closure(model, optimizer, loss, step):
+    def closure():
+        optimizer.zero_grad()
+        value = loss()
+        value.backward()
+        return value
+
+    optimizer.step(closure)
+
+
+def under_a_default_device(model, optimizer, loss, step):
+    with torch.device("cpu"):
+        zero_before_forward(model, optimizer, loss, step)
+
+
+def log_the_norm(model, optimizer, loss, step):
+    zero_before_forward(model, optimizer, loss, step)
+    torch.stack([parameter.grad.norm() for parameter in model.parameters()]).sum()
+
+
+def set_to_zero(model, optimizer, loss, step):
+    optimizer.zero_grad(set_to_none=False)
+    loss().backward()
+    optimizer.step()
+
+
+def never_zero(model, optimizer, loss, step):
+    loss().backward()
+    optimizer.step()
+
+
+def two_optimizers(model, optimizer, loss, step):
+    zero_before_forward(model, optimizer, loss, step)
+    torch.optim.SGD(model.parameters(), lr=1e-3).step()
+
+
+def trained(step_of):
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    seen = []
+
+    def loss():
+        value = model(torch.randn(4, 8)).square().mean()
+        seen.append(value.detach())
+        return value
+
+    for step in range(6):
+        step_of(model, optimizer, loss, step)
+    return [*seen, *model.state_dict().values()]
+
+
+@pytest.mark.parametrize(
+    "step_of",
+    [zero_before_forward, zero_before_backward, drop_by_hand, accumulate, inside_a_closure, under_a_default_device],
+)
+def test_gradients_that_the_program_drops_are_released(fit, step_of):
+    # GIVEN a training; WHEN it is rehearsed, THEN nothing reads gradients after a step
+    plain = trained(step_of)
+    assert fit(rehearse=True) == []
+    assert_same(trained(step_of), plain)
+    while torch.overrides._get_current_function_mode_stack():
+        torch.overrides._pop_mode()
+    # AND it computes the same
+    for hooks in (optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks):
+        hooks.clear()
+    fit(rehearse=False)
+    assert_same(trained(step_of), plain)
+
+
+@pytest.mark.parametrize(
+    ("step_of", "why"),
+    [
+        (log_the_norm, "reads them after the step"),
+        (set_to_zero, "sets them to zero"),
+        (never_zero, "a later step uses them"),
+        (two_optimizers, "a later step uses them"),
+    ],
+)
+def test_gradients_that_the_program_needs_are_found_in_the_rehearsal(fit, step_of, why):
+    warnings = fit(rehearse=True)
+    try:
+        trained(step_of)
+    except (AttributeError, RuntimeError):
+        pass  # The rehearsal has released what the program reads.
+    assert len(warnings) == 1 and why in warnings[0]
+
+
+def test_released_gradients_are_gone(fit):
+    fit(rehearse=False)
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.randn(4, 8)).sum().backward()
+    assert model.weight.grad is not None
+    optimizer.step()
+    assert model.weight.grad is None
