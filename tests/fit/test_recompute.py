@@ -338,7 +338,7 @@ def test_modules_that_cannot_be_recomputed_are_left_out():
 def test_models_stay_models():
     # GIVEN a model with recomputed blocks
     model = made("linear")
-    warnings, end = fit("Model", ["blocks.0", "blocks.1"])
+    _, end = fit("Model", ["blocks.0", "blocks.1"])
     x = torch.randn(4, 8)
     model(x).sum().backward()
     # THEN a copy, a pickled one and a traced one compute the same, AND the copy's blocks are its own

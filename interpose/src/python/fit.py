@@ -1,16 +1,19 @@
 """Applies what `memlab run --fit` decided to the running program: recomputes the activations of modules in backward.
 
 Embedded in libmemlab.so and run after guards.py, in the agent's namespace. `MEMLAB_FIT` has the decision as JSON:
-{"reserved_bytes": 17179869184, "early_gradients": true, "checkpoint": [{"root": "GPT", "modules": ["blocks.0", "blocks.1"]}]}. `root` is the class of
-an outermost module, and `modules` are names within it. Results stay the same bit for bit, or the program stops with the
-name of the module. PyTorch's allocator returns cached memory instead of reserving more than `reserved_bytes`.
-`early_gradients` releases gradients when the optimizer's step has ended. With `rehearse`, memlab runs the program on a
-simulated card, and reports what would read them.
+
+    {"reserved_bytes": 17179869184, "early_gradients": true, "checkpoint": [{"root": "GPT", "modules": ["blocks.0"]}]}
+
+`root` is the class of an outermost module, and `modules` are names within it. Results stay the same bit for bit, or the
+program stops with the name of the module. PyTorch's allocator returns cached memory instead of reserving more than
+`reserved_bytes`. `early_gradients` releases gradients when the optimizer's step has ended. With `rehearse`, memlab runs the
+program on a simulated card, and reports what would read them.
 """
 
 import functools
 import inspect
 import json
+import operator
 import os
 import types
 import weakref
@@ -92,7 +95,8 @@ class _Recomputed:
             self.fit.leave_out(self, f"it is called with {unknown}, which its forward may change")
             return forward(*arguments, **keywords)
         # PyTorch would check and restore less, and name no module.
-        return self.fit.checkpoint(_Call(self, module, forward, tree, tensors), use_reentrant=False, preserve_rng_state=False)
+        call = _Call(self, module, forward, tree, tensors)
+        return self.fit.checkpoint(call, use_reentrant=False, preserve_rng_state=False)
 
 
 class _Unknown(Exception):
@@ -129,7 +133,7 @@ class _Attributes:
     def is_same(now, content):
         if type(now) is dict:
             return list(now) == list(content) and all(now[key] is content[key] for key in now)
-        return len(now) == len(content) and all(one is other for one, other in zip(now, content))
+        return len(now) == len(content) and all(map(operator.is_, now, content))
 
     def put_back(self):
         """Gives the attributes these values. Returns a function that undoes it."""
@@ -179,7 +183,8 @@ class _Call:
         self.attributes = _Attributes(self.parts, self.fit.plain, recomputed.changing if recomputed.is_checked else None)
         self.buffers = list(self.values_before())
         if not recomputed.is_checked:
-            recomputed.generators = [value for *_, value, _ in self.attributes.values if isinstance(value, self.fit.generator)]
+            values = (value for *_, value, _ in self.attributes.values)
+            recomputed.generators = [value for value in values if isinstance(value, self.fit.generator)]
             self.generators += [(generator, generator.get_state()) for generator in recomputed.generators]
         result = self.forward(*arguments, **keywords)
         if not recomputed.is_checked:
@@ -197,7 +202,7 @@ class _Call:
             self.fit.torch.cuda.set_rng_state(state, device)
 
     def set_modes(self, modes):
-        for (_, part), mode in zip(self.parts, modes):
+        for (_, part), mode in zip(self.parts, modes, strict=True):
             if part.training is not mode:
                 part.training = mode
 

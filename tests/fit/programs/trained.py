@@ -1,0 +1,55 @@
+"""Trains a small transformer: `trained.py CASE`. Prints the peaks of PyTorch's allocator, in bytes, as JSON.
+
+Cases: plain; changed, whose fifth block gets a tensor that the caller changes before backward; read, which reads gradients
+after the step.
+"""
+
+import json
+import sys
+
+import torch
+from torch import nn
+
+CASE = sys.argv[1]
+WIDTH = 512
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x, shift):
+        return x + self.down(torch.nn.functional.gelu(self.up(self.norm(x)))) + shift
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(8))
+
+    def forward(self, x):
+        self.shift = torch.zeros(1, device=x.device)
+        for index, block in enumerate(self.blocks):
+            x = block(x, self.shift if index == 4 else 0.0)
+        return x
+
+
+def main():
+    model = Model().cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(8):
+        loss = model(torch.randn(64, 512, WIDTH, device="cuda")).square().mean()
+        if CASE == "changed":
+            model.shift.add_(1)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if CASE == "read":
+            [parameter.grad for parameter in model.parameters()]
+    stats = torch.cuda.memory_stats()
+    free, total = torch.cuda.mem_get_info()
+    print(json.dumps({kind: stats[f"{kind}_bytes.all.peak"] for kind in ("allocated", "reserved")} | {"used": total - free}))
+
+
+main()
