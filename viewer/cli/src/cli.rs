@@ -12,6 +12,7 @@ use crate::commands::{
     advise, completions, config, diff, doctor, export, holders, limit, offload, plan, ps, report, restore, serve,
     simulate, top, view,
 };
+use crate::fit;
 use crate::run;
 use memlab_base::arguments::moments_help;
 use memlab_base::{error, output, preload};
@@ -113,7 +114,9 @@ pub fn command() -> clap::Command {
 pub fn main() -> ExitCode {
     let cli = Cli::try_parse().unwrap_or_else(|error| in_words(with_suggestion(error)).exit());
     let result = match cli.command {
-        Command::Run(options) => run::run(&options).map(|ended| ended.exit_like_child()),
+        Command::Run(options) => fit::environment(&options)
+            .and_then(|fitted| run::run(&options, fitted))
+            .map(|ended| ended.exit_like_child()),
         Command::Top(options) => top::run(&options),
         Command::View(options) => view::run(&options),
         Command::Serve(options) => serve::run(&options),

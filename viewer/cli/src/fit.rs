@@ -11,6 +11,7 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 
 use crate::recording::Recorder;
+use crate::run::Options;
 use memlab_base::error::bad_input;
 use memlab_base::output;
 use memlab_base::simulation::Simulation;
@@ -119,15 +120,14 @@ impl Changes {
 /// Environment variables that make a program fit.
 type Environment = Vec<(&'static str, String)>;
 
-/// Fits a program, and returns the environment in which it runs; empty if it fits as it is.
-///
-/// `asked`: the most memory that it may take on the card, context included; `None`: what is free on the card.
-/// `excluded`: names of modules that must not be recomputed.
+/// Returns the environment in which the program of `memlab run` fits; empty if it fits as it is, or without `--fit`.
 ///
 /// # Errors
 ///
 /// If the program cannot be recorded, or fits with no selection.
-pub fn fit(command: &[OsString], asked: Option<u64>, excluded: &[String]) -> anyhow::Result<Environment> {
+pub fn environment(options: &Options) -> anyhow::Result<Environment> {
+    let Some(asked) = options.fit else { return Ok(Environment::new()) };
+    let (command, excluded) = (&*options.command, &options.fit_without);
     let all = cards();
     let card = all.first();
     let Some(target) = asked.or_else(|| card.and_then(free)) else {
@@ -282,7 +282,7 @@ impl Fitting<'_> {
             if tried.iter().any(|(other, _)| other.modules() == changes.modules()) {
                 break;
             }
-            let needs = match self.trial.run(&environment(&Decision::rehearsed(&changes), &settings), &settings.1)? {
+            let needs = match self.trial.run(&variables(&Decision::rehearsed(&changes), &settings), &settings.1)? {
                 Tried::Needs(needs) => needs,
                 Tried::Refused(names) => {
                     output::note(format_args!("activations of {} cannot be recomputed", names.join(", ")));
@@ -316,7 +316,7 @@ impl Fitting<'_> {
             changes.described()
         ));
         let decision = Decision { reserved_bytes: Some(budget), rehearse: false, ..Decision::rehearsed(changes) };
-        Ok(environment(&decision, &settings))
+        Ok(variables(&decision, &settings))
     }
 
     /// The error for a program that fits with no selection: by how much it misses, and the batch that would fit.
@@ -347,7 +347,7 @@ fn settings() -> (&'static str, String) {
     }
 }
 
-fn environment(decision: &Decision, (variable, settings): &(&'static str, String)) -> Environment {
+fn variables(decision: &Decision, (variable, settings): &(&'static str, String)) -> Environment {
     let decision = serde_json::to_string(decision).unwrap_or_default();
     vec![(variable, settings.clone()), ("MEMLAB_FIT", decision)]
 }

@@ -90,10 +90,10 @@ pub struct Options {
     /// memlab records three steps on a simulated card, chooses modules whose activations backward computes again, and tries
     /// the choice before it starts the program. Without SIZE: what is free on the card.
     #[arg(long, value_name = "SIZE", value_parser = positive_size, num_args = 0..=1, conflicts_with = "limit")]
-    pub(super) fit: Option<Option<u64>>,
+    pub fit: Option<Option<u64>>,
     /// Do not recompute the activations of this module (such as blocks.3). Can be repeated.
     #[arg(long, value_name = "MODULE", requires = "fit")]
-    pub(super) fit_without: Vec<String>,
+    pub fit_without: Vec<String>,
     /// The most host memory for offloaded memory.
     #[arg(long, value_name = "SIZE", value_parser = positive_size)]
     host_max: Option<u64>,
@@ -103,7 +103,7 @@ pub struct Options {
     pub(super) appearance: Appearance,
     /// The program and its arguments.
     #[arg(trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments, required = true, value_name = "CMD")]
-    pub(super) command: Vec<OsString>,
+    pub command: Vec<OsString>,
 }
 
 impl Options {

@@ -9,7 +9,6 @@ use super::options::Options;
 use super::output::Output;
 use super::traces::TraceFinder;
 use super::{launch, live, summary};
-use crate::fit;
 use memlab_base::clock::now_unix_ns;
 use memlab_base::error::bad_input;
 use memlab_base::{output, preload};
@@ -17,10 +16,12 @@ use memlab_tui::terminal;
 
 /// Runs the program and returns how it ended.
 ///
+/// `environment`: further variables of the program.
+///
 /// # Errors
 ///
 /// If the program cannot be started.
-pub fn run(options: &Options) -> anyhow::Result<ExitOutcome> {
+pub fn run(options: &Options, environment: Vec<(&'static str, String)>) -> anyhow::Result<ExitOutcome> {
     let Some((program, arguments)) = options.command.split_first() else {
         return Err(bad_input("no command given: write it after `--`, as in `memlab run -- python train.py`"));
     };
@@ -31,10 +32,6 @@ pub fn run(options: &Options) -> anyhow::Result<ExitOutcome> {
     if options.live {
         terminal::check("run without --live, or watch from another terminal with `memlab top`")?;
     }
-    let fitted = match options.fit {
-        Some(size) => fit::fit(&options.command, size, &options.fit_without)?,
-        None => Vec::new(),
-    };
     let mut command = Command::new(program);
     command.args(arguments).env("MEMLAB_OUTPUT", output.pattern());
     let run = run_id(options.output.is_none());
@@ -48,7 +45,7 @@ pub fn run(options: &Options) -> anyhow::Result<ExitOutcome> {
         command.env("LD_PRELOAD", preload);
     }
     command.envs(options.settings());
-    command.envs(fitted);
+    command.envs(environment);
     let finder = Arc::new(Mutex::new(TraceFinder::new(&output, &run)));
     let mut noticing = None;
     let started = || noticing = NoticeThread::start(&options.notices, &finder, options.live);
