@@ -87,8 +87,13 @@ def test_the_page_matches_the_plan(browser, plan):
     keys = ["batch", "peak_allocated_bytes", "peak_reserved_bytes", "needed_bytes"]
     assert [values(page, "batches", column) for column in range(4)] == [[row[key] for row in rows] for key in keys]
     assert values(page, "settings", 1) == [row["needed_bytes"] for row in plan["settings"]]
-    for what in ("categories", "lines", "layers"):
+    for what in ("categories", "lines"):
         assert values(page, what, 1) == [row["bytes"] for row in plan[what]], what
+    # AND layers that differ only in their number are one row of the page
+    assert sum(values(page, "layers", 1)) == sum(row["bytes"] for row in plan["layers"])
+    names = texts(page, 'table[aria-label="layers"] tbody tr td:first-child')
+    assert any(name.startswith("blocks.0–2.mlp.0") and "Linear ×3" in name for name in names), names
+    assert not any(name.startswith("blocks.1.") for name in names)
     # AND the chart of batches has a point for each row of the table, filled where it fits
     points = page.evaluate(
         "Array.from(document.querySelectorAll('svg.batches circle'), it => [it.textContent, it.classList.contains('fits')])"

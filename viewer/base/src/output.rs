@@ -91,9 +91,14 @@ pub fn line(line: impl Display) -> io::Result<()> {
     writeln!(stdout(), "{}", text::clean(&line.to_string()))
 }
 
-/// Prints one line from memlab on standard error. A failure to write is ignored.
+/// Prints a message from memlab on standard error, wrapped on a terminal. A failure to write is ignored.
 pub fn note(message: impl Display) {
-    let _ = writeln!(stderr(), "memlab: {}", text::clean(&message.to_string()));
+    const NAME: &str = "memlab:";
+    let indent = " ".repeat(NAME.len() + 1);
+    let message = message.to_string();
+    for line in text::filled(vec![NAME.to_owned()], &text::clean(&message), &indent, stderr_columns()) {
+        let _ = writeln!(stderr(), "{line}");
+    }
 }
 
 /// Prints an error, possibly of several lines, on standard error.
