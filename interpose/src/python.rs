@@ -9,6 +9,7 @@ mod embedded;
 mod frame_evaluation;
 pub mod holders;
 mod native;
+mod native_object;
 mod program;
 mod stacks;
 pub mod state;

@@ -89,7 +89,7 @@ class Averaging(nn.Module):
 
 
 class Drawing(nn.Module):
-    """Draws from a generator of its own."""
+    """Draws from its own generator."""
 
     def __init__(self):
         super().__init__()

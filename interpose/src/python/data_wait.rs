@@ -1,15 +1,16 @@
 //! Time in which the program waits for a batch of a DataLoader.
 //!
-//! `__next__` of PyTorch's iterators over a DataLoader is replaced by an object of a special type, as the step's hook is: it
-//! adds no Python frame, and debuggers, profilers and torch.compile do not look into it.
+//! `__next__` of PyTorch's iterators over a DataLoader is replaced by a [native object](super::native_object), which adds no
+//! Python frame.
 
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use super::native_object;
 use interpose_base::clock::monotonic_ns;
-use interpose_python::api::{Api, Object, TypeSlot, TypeSpec};
+use interpose_python::api::{Api, Object, TypeSlot};
 
 /// The function of PyTorch that the object calls; never freed.
 static ORIGINAL: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
@@ -32,36 +33,21 @@ pub fn take() -> u64 {
 ///
 /// The GIL must be held.
 pub unsafe fn measure(api: &Api, class: Object) {
-    /// `Py_tp_call`, `Py_tp_descr_get`
-    const CALL: i32 = 50;
-    const GET: i32 = 54;
-    /// `Py_TPFLAGS_DEFAULT`
-    const DEFAULT_FLAGS: u32 = 1 << 18;
     if !ORIGINAL.load(Ordering::Acquire).is_null() {
         return;
     }
     let mut slots = [
-        TypeSlot { slot: CALL, function: next as *mut c_void },
-        TypeSlot { slot: GET, function: bind as *mut c_void },
+        TypeSlot { slot: native_object::CALL, function: next as *mut c_void },
+        TypeSlot { slot: native_object::GET, function: bind as *mut c_void },
         TypeSlot { slot: 0, function: ptr::null_mut() },
     ];
-    let mut spec = TypeSpec {
-        name: c"memlab_native.NextBatch".as_ptr(),
-        basic_size: 0, // The size of `object`.
-        item_size: 0,
-        flags: DEFAULT_FLAGS,
-        slots: slots.as_mut_ptr(),
-    };
-    // SAFETY: the caller holds the GIL; Python copies the spec's contents, except the name, which is static.
+    // SAFETY: the caller holds the GIL; the functions have the slots' signatures.
     unsafe {
         let original = (api.PyObject_GetAttrString)(class, c"__next__".as_ptr());
-        let kind = (api.PyType_FromSpec)(&mut spec);
-        if !original.is_null() && !kind.is_null() {
-            let object = (api.PyObject_CallFunctionObjArgs)(kind, ptr::null_mut::<c_void>());
-            if !object.is_null() {
-                ORIGINAL.store(original, Ordering::Release);
-                (api.PyObject_SetAttrString)(class, c"__next__".as_ptr(), object);
-            }
+        let object = native_object::make(api, c"memlab_native.NextBatch", &mut slots);
+        if !original.is_null() && !object.is_null() {
+            ORIGINAL.store(original, Ordering::Release);
+            (api.PyObject_SetAttrString)(class, c"__next__".as_ptr(), object);
         }
     }
 }

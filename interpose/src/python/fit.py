@@ -11,6 +11,7 @@ program on a simulated card, and reports what would read them.
 """
 
 import functools
+import importlib
 import inspect
 import json
 import operator
@@ -89,13 +90,14 @@ class _Recomputed:
 
     def run(self, module, forward, arguments, keywords):
         tensors: list = []
+        generators = [*self.generators]
         try:
-            tree = self.fit.copied((arguments, keywords), tensors)
+            tree = self.fit.copied((arguments, keywords), tensors, generators)
         except _Unknown as unknown:
             self.fit.leave_out(self, f"it is called with {unknown}, which its forward may change")
             return forward(*arguments, **keywords)
         # PyTorch would check and restore less, and name no module.
-        call = _Call(self, module, forward, tree, tensors)
+        call = _Call(self, module, forward, (tree, tensors, generators))
         return self.fit.checkpoint(call, use_reentrant=False, preserve_rng_state=False)
 
 
@@ -151,11 +153,11 @@ class _Attributes:
 class _Call:
     """A forward of a module and its recomputation, which finds everything as the forward did."""
 
-    def __init__(self, recomputed, module, forward, tree, tensors):
+    def __init__(self, recomputed, module, forward, given):
         self.recomputed = recomputed
         self.fit = recomputed.fit
         self.forward = forward
-        self.tree, self.tensors = tree, tensors
+        self.tree, self.tensors, generators = given
         self.parts = list(module.named_modules())
         self.has_run = False
         self.modes = [part.training for _, part in self.parts]
@@ -165,10 +167,9 @@ class _Call:
             for name, parameter in part._parameters.items()
             if parameter is not None
         ]
-        watched = [*((f"argument {index}", tensor) for index, tensor in enumerate(tensors)), *parameters]
+        watched = [*((f"argument {index}", tensor) for index, tensor in enumerate(self.tensors)), *parameters]
         self.versions = [(what, weakref.ref(tensor), self.fit.version(tensor)) for what, tensor in watched]
-        self.generators = [(generator, generator.get_state()) for generator in self.fit.generators_in(tree)]
-        self.generators += [(generator, generator.get_state()) for generator in recomputed.generators]
+        self.generators = [(generator, generator.get_state()) for generator in generators]
         self.devices = {tensor.device for _, tensor in watched if tensor.device.type == "cuda"}
         self.random = self.random_states()
         self.buffers: list = []  # (part, its name, name of the buffer, value before the forward)
@@ -418,9 +419,9 @@ class _Fit:
     def attach(self):
         """Looks at each call of a module until the wanted ones are found. By the first call in training, frameworks have
         moved and wrapped the model."""
-        self.checkpoint = __import__("torch.utils.checkpoint", fromlist=["checkpoint"]).checkpoint
+        self.checkpoint = importlib.import_module("torch.utils.checkpoint").checkpoint
         if self.releases_gradients:
-            optimizers = __import__("torch.optim.optimizer", fromlist=["optimizer"])
+            optimizers = importlib.import_module("torch.optim.optimizer")
             release = _Rehearsal(self.native, self.torch, optimizers).after_step if self.rehearses else release_gradients
             optimizers.register_optimizer_step_post_hook(release)
         if self.wanted or self.reserved:
@@ -495,11 +496,11 @@ class _Fit:
             module._gradient_checkpointing_func = recompute
             module.gradient_checkpointing = True
             return
-        if own is not None:
-            function = (lambda forward: lambda _module, *arguments, **keywords: forward(*arguments, **keywords))(own)
-        else:
-            function = type(module).forward
-        module.forward = _Recomputed(self, module, name, function)
+
+        def run_own(_module, *arguments, **keywords):
+            return own(*arguments, **keywords)
+
+        module.forward = _Recomputed(self, module, name, type(module).forward if own is None else run_own)
 
     def may_recompute(self):
         torch = self.torch
@@ -519,21 +520,24 @@ class _Fit:
     def version(self, tensor):
         return 0 if tensor.is_inference() else tensor._version
 
-    def copied(self, value, tensors):
-        """Copies the containers of arguments, so that later changes of them have no effect. Adds the tensors to the list,
-        and puts their places in the copy."""
+    def copied(self, value, tensors, generators):
+        """Copies the containers of arguments, so that later changes of them have no effect. Adds the tensors to a list, and
+        puts their places in the copy. Adds the random generators to another list."""
         torch = self.torch
         if isinstance(value, torch.Tensor):
             tensors.append(value)
             return _Place(len(tensors) - 1)
         if type(value) in (list, tuple, set, frozenset):
-            return type(value)(self.copied(item, tensors) for item in value)
+            return type(value)(self.copied(item, tensors, generators) for item in value)
         if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return type(value)(*(self.copied(item, tensors) for item in value))
+            return type(value)(*(self.copied(item, tensors, generators) for item in value))
         if type(value) is dict:
-            return {key: self.copied(item, tensors) for key, item in value.items()}
+            return {key: self.copied(item, tensors, generators) for key, item in value.items()}
         known = (bool, int, float, complex, str, bytes, slice, type, types.FunctionType, types.BuiltinFunctionType)
-        known += (torch.dtype, torch.device, torch.Size, torch.Generator, torch.memory_format, torch.layout)
+        known += (torch.dtype, torch.device, torch.Size, torch.memory_format, torch.layout)
+        if isinstance(value, torch.Generator):
+            generators.append(value)
+            return value
         if value is None or value is Ellipsis or isinstance(value, known):
             return value
         if _Cache.is_growing(value):
@@ -553,15 +557,6 @@ class _Fit:
         if type(value) is dict:
             return {key: self.filled(item, tensors, is_again) for key, item in value.items()}
         return value
-
-    def generators_in(self, value):
-        if isinstance(value, self.torch.Generator):
-            yield value
-        elif isinstance(value, (list, tuple, set, frozenset)):
-            for item in value:
-                yield from self.generators_in(item)
-        elif type(value) is dict:
-            yield from self.generators_in(list(value.values()))
 
 
 def start_fit(native, torch):

@@ -1,8 +1,6 @@
 //! Hook that PyTorch calls after every optimizer step.
 //!
-//! It is an object of a special type, not a function. Debuggers, coverage and profilers see calls of Python functions and of
-//! built-in functions, but not of this object. torch.compile treats it as an object that it cannot compile, and calls it; it
-//! would compile a Python function.
+//! It is a [native object](super::native_object), not a function.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -10,11 +8,12 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::data_wait;
 use super::holders;
+use super::native_object;
 use super::stacks::each_stack;
 use crate::gpu_time;
 use crate::recorder::Recorder;
 use interpose_base::panics;
-use interpose_python::api::{Api, Object, TypeSlot, TypeSpec};
+use interpose_python::api::{Api, Object, TypeSlot};
 use interpose_python::running_agent::{self, untraced};
 use interpose_python::walk::MAX_DEPTH;
 
@@ -29,33 +28,18 @@ static HOOK: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 ///
 /// The GIL must be held.
 pub unsafe fn get(api: &Api) -> Object {
-    /// `Py_tp_call`
-    const CALL: i32 = 50;
-    /// `Py_TPFLAGS_DEFAULT`
-    const DEFAULT_FLAGS: u32 = 1 << 18;
     let known = HOOK.load(Ordering::Acquire);
     if !known.is_null() {
         return known;
     }
-    let mut slots =
-        [TypeSlot { slot: CALL, function: stepped as *mut c_void }, TypeSlot { slot: 0, function: ptr::null_mut() }];
-    let mut spec = TypeSpec {
-        name: c"memlab_native.StepHook".as_ptr(),
-        basic_size: 0, // The size of `object`.
-        item_size: 0,
-        flags: DEFAULT_FLAGS,
-        slots: slots.as_mut_ptr(),
-    };
-    // SAFETY: the caller holds the GIL; Python copies the spec's contents, except the name, which is static.
-    unsafe {
-        let kind = (api.PyType_FromSpec)(&mut spec);
-        if kind.is_null() {
-            return kind;
-        }
-        let hook = (api.PyObject_CallFunctionObjArgs)(kind, ptr::null_mut::<c_void>());
-        HOOK.store(hook, Ordering::Release);
-        hook
-    }
+    let mut slots = [
+        TypeSlot { slot: native_object::CALL, function: stepped as *mut c_void },
+        TypeSlot { slot: 0, function: ptr::null_mut() },
+    ];
+    // SAFETY: the caller holds the GIL; the function has the slot's signature.
+    let hook = unsafe { native_object::make(api, c"memlab_native.StepHook", &mut slots) };
+    HOOK.store(hook, Ordering::Release);
+    hook
 }
 
 /// Adds the hook to a PyTorch dictionary whose values are called by a function with the code `caller`.

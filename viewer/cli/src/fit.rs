@@ -28,7 +28,7 @@ const SECONDS: f64 = 300.0;
 /// Number of selections that are tried.
 const MAX_ATTEMPTS: usize = 5;
 
-/// Memory of the simulated card that records the unchanged program, which may need more than any card has.
+/// Memory of the simulated card: the unchanged program may need more than any card has.
 const RECORDING_CARD_BYTES: u64 = 1 << 40;
 
 /// The allocator setting that keeps reserved memory close to allocated memory.
@@ -135,13 +135,12 @@ pub fn environment(options: &Options) -> anyhow::Result<Environment> {
             "this machine has no GPU whose memory is known: name a size, as in `memlab run --fit 16GiB`",
         ));
     };
-    let model = card.map(|card| card.name.clone()).filter(|name| simgpu_cards::find(name).is_ok());
-    let model = model.unwrap_or_else(|| DEFAULT_CARD.to_owned());
-    let name = simgpu_cards::find(&model).map_or(model.clone(), |known| known.device_name.to_owned());
+    let known = card.and_then(|card| simgpu_cards::find(&card.name).ok());
+    let model = known.map_or_else(|| simgpu_cards::find(DEFAULT_CARD), Ok)?;
     let folder = tempfile::Builder::new().prefix("memlab-fit-").tempdir()?;
-    let trial = Trial { command, card: &model, folder: folder.path() };
-    output::note(format_args!("recording {STEPS} steps on a simulated {name} …"));
-    let recording = trial.recorder(RECORDING_CARD_BYTES, &Environment::new()).start(None)?.finish()?;
+    let trial = Trial { command, card: model.name, folder: folder.path() };
+    output::note(format_args!("recording {STEPS} steps on a simulated {} …", model.device_name));
+    let recording = trial.recorder(Environment::new()).start(None)?.finish()?;
     let fitting = Fitting { trial, program: &program(command), target, recording: &recording };
     fitting.environment(excluded.iter().cloned().collect())
 }
@@ -164,7 +163,7 @@ struct Trial<'a> {
 
 /// Result of a run with changes.
 enum Tried {
-    /// What it needs of the card.
+    /// It needs these bytes of a card.
     Needs(CardNeeds),
     /// These modules cannot be recomputed.
     Refused(Vec<String>),
@@ -182,23 +181,24 @@ struct CardNeeds {
 }
 
 impl Trial<'_> {
-    fn recorder(&self, bytes: u64, environment: &Environment) -> Recorder {
+    fn recorder(&self, environment: Environment) -> Recorder {
+        let (card, memory) = (Some(self.card.to_owned()), Some(RECORDING_CARD_BYTES));
         Recorder {
             command: self.command.to_vec(),
             length: None,
-            simulation: Some(Simulation { card: Some(self.card.to_owned()), memory: Some(bytes), devices: 1 }),
+            simulation: Some(Simulation { card, memory, devices: 1 }),
             ranks: None,
             steps: STEPS,
             phases: true,
             seconds: SECONDS,
             folder: self.folder.to_owned(),
-            environment: environment.clone(),
+            environment,
         }
     }
 
     /// Runs the changed program.
-    fn run(&self, environment: &Environment, settings: &str) -> anyhow::Result<Tried> {
-        let recording = match self.recorder(RECORDING_CARD_BYTES, environment).start(None)?.finish() {
+    fn run(&self, environment: Environment, settings: &str) -> anyhow::Result<Tried> {
+        let recording = match self.recorder(environment).start(None)?.finish() {
             Ok(recording) => recording,
             Err(error) => {
                 let refused = named(&error.to_string(), REFUSED);
@@ -267,7 +267,7 @@ impl Fitting<'_> {
                 size(rest)
             )));
         };
-        // With less room than this, the changed run would have to return cached memory.
+        // The model of the allocator is inaccurate: a run that needs at most this fits.
         let tight = target - target / 100 * MARGIN_PERCENT;
         let settings = settings();
         let mut changes = Changes { early_gradients: true, recomputed: None };
@@ -282,7 +282,7 @@ impl Fitting<'_> {
             if tried.iter().any(|(other, _)| other.modules() == changes.modules()) {
                 break;
             }
-            let needs = match self.trial.run(&variables(&Decision::rehearsed(&changes), &settings), &settings.1)? {
+            let needs = match self.trial.run(variables(&Decision::rehearsed(&changes), &settings), &settings.1)? {
                 Tried::Needs(needs) => needs,
                 Tried::Refused(names) => {
                     output::note(format_args!("activations of {} cannot be recomputed", names.join(", ")));

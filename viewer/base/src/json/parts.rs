@@ -220,16 +220,18 @@ impl LineResolver {
 
 /// Optimizer steps of a run.
 pub fn steps(model: &Model) -> Vec<StepRow> {
-    let wait = |view: &memlab_trace::StepView| model.step_wait(view);
-    let row = |view: &memlab_trace::StepView| StepRow {
-        index: view.index,
-        peak_allocated_bytes: view.peak_allocated_bytes,
-        allocated_bytes_at_end: view.allocated_bytes_at_end,
-        end_time_ns: view.end_time,
-        steps: view.steps,
-        data_wait_ns: wait(view).map(|wait| wait.data_ns_per_step()),
-        launch_wait_ns: wait(view).and_then(|wait| wait.launch_ns_per_step()),
-        training: model.training(view).map(training),
+    let row = |view: &memlab_trace::StepView| {
+        let wait = model.step_wait(view);
+        StepRow {
+            index: view.index,
+            peak_allocated_bytes: view.peak_allocated_bytes,
+            allocated_bytes_at_end: view.allocated_bytes_at_end,
+            end_time_ns: view.end_time,
+            steps: view.steps,
+            data_wait_ns: wait.map(|wait| wait.data_ns_per_step()),
+            launch_wait_ns: wait.and_then(|wait| wait.launch_ns_per_step()),
+            training: model.training(view).map(training),
+        }
     };
     model.steps().iter().map(row).collect()
 }

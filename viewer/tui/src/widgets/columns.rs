@@ -28,7 +28,7 @@ pub trait Column: Copy + PartialEq + 'static {
     }
     /// The figure as text.
     fn text(self, row: &Self::Item, units: Units) -> String;
-    /// What the bar of a row shows; `None`: rows have no bar.
+    /// Length of a row's bar, in bytes or nanoseconds; `None`: rows have no bar.
     fn bar(_row: &Self::Item, _moment: ShownMoment) -> Option<u64> {
         None
     }
