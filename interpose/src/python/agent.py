@@ -90,7 +90,7 @@ class Agent:
         self.register_oom_observer()
         self.measure_data_wait()
         with _Harmless(lambda error: self.native.warn(f"--fit is not applied ({_described(error)})")):
-            self.fit = start_fit(self.native, self.torch)
+            self.fit = start_fit(self.native, self.torch, self.tags.tag_state)
         atexit.register(self.native.release_signals)  # Called after `at_exit`: handlers then run outside of memlab's frames.
         atexit.register(self.at_exit)
 

@@ -30,6 +30,8 @@ const PARALLEL_SOURCE: &CStr = source!("parallel.py");
 const TAGS_SOURCE: &CStr = source!("tags.py");
 const GRAPHS_SOURCE: &CStr = source!("graphs.py");
 const COMPILED_SOURCE: &CStr = source!("compiled.py");
+const FIT_LOSS_SOURCE: &CStr = source!("fit_loss.py");
+const FIT_STATE_SOURCE: &CStr = source!("fit_state.py");
 const FIT_SOURCE: &CStr = source!("fit.py");
 const AGENT_SOURCE: &CStr = source!("agent.py");
 const READER_SOURCE: &CStr = source!("reader.py");
@@ -275,6 +277,8 @@ unsafe fn start(api: &Api) -> Object {
             TAGS_SOURCE,
             GRAPHS_SOURCE,
             COMPILED_SOURCE,
+            FIT_LOSS_SOURCE,
+            FIT_STATE_SOURCE,
             FIT_SOURCE,
             AGENT_SOURCE,
         ];

@@ -2,12 +2,14 @@
 
 Embedded in libmemlab.so and run after guards.py, in the agent's namespace. `MEMLAB_FIT` has the decision as JSON:
 
-    {"reserved_bytes": 17179869184, "early_gradients": true, "checkpoint": [{"root": "GPT", "modules": ["blocks.0"]}]}
+    {"reserved_bytes": 17179869184, "early_gradients": true, "loss_in_rows": true, "host_state": true,
+     "checkpoint": [{"root": "GPT", "modules": ["blocks.0"]}]}
 
 `root` is the class of an outermost module, and `modules` are names within it. Results stay the same bit for bit, or the
 program stops with the name of the module. PyTorch's allocator returns cached memory instead of reserving more than
 `reserved_bytes`. `early_gradients` releases gradients when the optimizer's step has ended. With `rehearse`, memlab runs the
-program on a simulated card, and reports what would read them.
+program on a simulated card, and reports what would read them. `loss_in_rows`: see fit_loss.py. `host_state`: see
+fit_state.py.
 """
 
 import functools
@@ -21,6 +23,8 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fit_loss import _LossInRows
+    from fit_state import _HostState
     from guards import _Harmless
 
 _WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "base_model.model")
@@ -401,9 +405,12 @@ class _Rehearsal:
 class _Fit:
     """The decision, and the modules to which it is applied."""
 
-    def __init__(self, native, torch, decision):
+    def __init__(self, native, torch, decision, tag_state=None):
         self.native = native
         self.torch = torch
+        self.tag_state = tag_state
+        self.loss_in_rows = decision.get("loss_in_rows", False)
+        self.host_state = decision.get("host_state", False)
         self.wanted = {part["root"]: list(part["modules"]) for part in decision.get("checkpoint", ())}
         self.releases_gradients = decision.get("early_gradients", False)
         self.rehearses = decision.get("rehearse", False)
@@ -420,10 +427,14 @@ class _Fit:
         """Looks at each call of a module until the wanted ones are found. By the first call in training, frameworks have
         moved and wrapped the model."""
         self.checkpoint = importlib.import_module("torch.utils.checkpoint").checkpoint
+        optimizers = importlib.import_module("torch.optim.optimizer")
         if self.releases_gradients:
-            optimizers = importlib.import_module("torch.optim.optimizer")
             release = _Rehearsal(self.native, self.torch, optimizers).after_step if self.rehearses else release_gradients
             optimizers.register_optimizer_step_post_hook(release)
+        if self.loss_in_rows:
+            _LossInRows(self.torch).install()
+        if self.host_state:
+            _HostState(self.native, self.torch, self.tag_state).attach(optimizers)
         if self.wanted or self.reserved:
             self.hook = self.torch.nn.modules.module.register_module_forward_pre_hook(self.before_forward)
 
@@ -559,11 +570,13 @@ class _Fit:
         return value
 
 
-def start_fit(native, torch):
-    """Applies the decision of `MEMLAB_FIT`, if there is one. Returns it, or None."""
+def start_fit(native, torch, tag_state):
+    """Applies the decision of `MEMLAB_FIT`, if there is one. Returns it, or None.
+
+    `tag_state(parameter, tensor, key)` is called with state of optimizers at new addresses."""
     text = os.environ.get("MEMLAB_FIT")
     if not text:
         return None
-    fit = _Fit(native, torch, json.loads(text))
+    fit = _Fit(native, torch, json.loads(text), tag_state)
     fit.attach()
     return fit

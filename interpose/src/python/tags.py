@@ -35,6 +35,7 @@ class _Tagger:
         self.started = time.monotonic()
         self.optimizers = {}  # id -> [weak optimizer, its steps, earliest time of the next tagging]
         self.backwards = -1  # Backwards seen while no optimizer stepped; -1: not counting yet.
+        self.names: dict = {}  # id(parameter) -> (root layer, name), at the last tagging.
         self.untagged = False  # True if modules were called for the first time since the last tags.
         self.next_tagging = 0.0
         self.looks = 0  # Number of times that arguments of modules were tagged.
@@ -90,7 +91,7 @@ class _Tagger:
             self.forget_dead()
             before = time.monotonic()
             with self.torch._C.DisableTorchFunction():
-                names = self.tag_modules(with_gradients)
+                names = self.names = self.tag_modules(with_gradients)
                 self.untagged = False
                 for optimizer in optimizers:
                     self.tag_optimizer(optimizer, names)
@@ -150,6 +151,11 @@ class _Tagger:
             for key, value in state.items():
                 for suffix, tensor in self.reader.tensors_in(value):
                     self.tag(tensor, _OPTIMIZER_STATE, known[0], f"{known[1]}:{key}{suffix}")
+
+    def tag_state(self, parameter, tensor, key):
+        """Tags a tensor of an optimizer's state that has a new address."""
+        root, name = self.names.get(id(parameter), (0, "parameter"))
+        self.tag(tensor, _OPTIMIZER_STATE, root, f"{name}:{key}")
 
     def tag_gradient(self, parameter, root, name):
         with _Harmless():

@@ -1,0 +1,120 @@
+"""The cross entropy of large logits, computed some rows at a time: the same loss and gradient, bit for bit, in less memory.
+
+Embedded in libmemlab.so and run before fit.py, in the same namespace.
+
+PyTorch keeps the log-softmax of all logits until backward, and makes its gradient at once. Both work row by row, so this
+does them for some rows at a time, and keeps the logits instead. The rows are added up in PyTorch's order: its `nll_loss`
+runs once, over all of them.
+"""
+
+import functools
+
+_ROWS_BYTES = 64 << 20  # Bytes of float32 of the rows at a time.
+_ROWS_MULTIPLE = 64  # Then each row has the alignment that it has in the whole, on which the order of sums depends.
+_NONE, _MEAN = 0, 1  # Reductions, as PyTorch numbers them.
+_LOSS_REFUSED = "memlab --fit: the loss cannot be computed in rows"
+_LEAST_LOGITS = 64 << 20  # Bytes of float32. Smaller ones are not worth it.
+
+
+class _LossInRows:
+    """Stands for `torch._C._nn.cross_entropy_loss`, which `torch.nn.functional.cross_entropy` calls."""
+
+    def __init__(self, torch, least_bytes=_LEAST_LOGITS, rows_bytes=_ROWS_BYTES):
+        self.torch = torch
+        self.least_bytes = least_bytes
+        self.rows_bytes = rows_bytes
+        self.function = self.function_class()
+
+    def install(self):
+        original = self.torch._C._nn.cross_entropy_loss
+
+        @functools.wraps(original)
+        def cross_entropy_loss(input, target, weight=None, reduction=1, ignore_index=-100, label_smoothing=0.0):
+            if not self.torch.compiler.is_compiling() and self.applies(input, target, weight, reduction, label_smoothing):
+                return self.function.apply(input, target, reduction, ignore_index)
+            return original(input, target, weight, reduction, ignore_index, label_smoothing)
+
+        self.original = original
+        self.torch._C._nn.cross_entropy_loss = cross_entropy_loss
+
+    def applies(self, logits, target, weight, reduction, label_smoothing):
+        torch = self.torch
+        return (
+            type(logits) is torch.Tensor
+            and type(target) is torch.Tensor
+            and logits.dim() == 2
+            and logits.numel() * 4 >= self.least_bytes
+            and target.dtype == torch.int64
+            and target.shape == logits.shape[:1]
+            and target.device == logits.device
+            and logits.is_contiguous()
+            and logits.is_floating_point()
+            and weight is None
+            and label_smoothing == 0.0
+            and not torch.jit.is_tracing()
+            and torch._C._functorch.peek_interpreter_stack() is None
+            and torch.autograd.forward_ad._current_level < 0
+            and not torch.is_inference(logits)
+            and torch.utils._python_dispatch._get_current_dispatch_mode() is None
+            and all(type(mode).__name__ in ("DeviceContext", "Watch") for mode in self.modes())
+        )
+
+    def modes(self):
+        return self.torch.overrides._get_current_function_mode_stack()
+
+    def chunks(self, logits):
+        rows = self.rows_bytes // (4 * logits.shape[1]) // _ROWS_MULTIPLE * _ROWS_MULTIPLE
+        rows = max(rows, _ROWS_MULTIPLE)
+        for start in range(0, logits.shape[0], rows):
+            yield slice(start, start + rows)
+
+    def function_class(self):
+        torch, chunks = self.torch, self.chunks
+        aten = torch.ops.aten
+        loss = self
+
+        class CrossEntropyInRows(torch.autograd.Function):
+            @staticmethod
+            def forward(context, logits, target, reduction, ignored):
+                column = None
+                for rows in chunks(logits):
+                    found = loss.original(logits[rows], target[rows], None, _NONE, ignored, 0.0)
+                    if column is None:
+                        column = found.new_empty(target.shape)
+                    column[rows] = found.neg_()
+                only = torch.zeros_like(target).masked_fill_(target == ignored, -100)
+                value, total_weight = aten.nll_loss_forward(column.unsqueeze(1), only, None, reduction, -100)
+                context.save_for_backward(logits, target, total_weight)
+                context.set_materialize_grads(False)
+                context.reduction, context.ignored = reduction, ignored
+                kind = logits.device.type
+                context.autocast = (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
+                return value
+
+            @staticmethod
+            def backward(context, gradient):
+                if gradient is None:
+                    return None, None, None, None
+                try:
+                    logits, target, total_weight = context.saved_tensors
+                except RuntimeError as error:
+                    raise RuntimeError(f"{_LOSS_REFUSED}: {error}. Run with --fit-without loss") from error
+                with torch.autocast(*context.autocast):
+                    if not torch.is_grad_enabled():
+                        return in_rows(context, logits, target, total_weight, gradient), None, None, None
+                    # The gradient is differentiated again.
+                    value = loss.original(logits, target, None, context.reduction, context.ignored, 0.0)
+                return torch.autograd.grad(value, logits, gradient, create_graph=True)[0], None, None, None
+
+        def in_rows(context, logits, target, total_weight, gradient):
+            gradient = gradient / total_weight if context.reduction == _MEAN else gradient
+            gradient = gradient.expand(target.shape)
+            found = torch.empty_like(logits)
+            for rows in chunks(logits):
+                part = logits[rows].detach().requires_grad_()
+                with torch.enable_grad():
+                    losses = loss.original(part, target[rows], None, _NONE, context.ignored, 0.0)
+                found[rows] = torch.autograd.grad(losses, part, gradient[rows])[0]
+            return found
+
+        return CrossEntropyInRows

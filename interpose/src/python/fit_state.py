@@ -1,0 +1,391 @@
+"""Keeps the state of optimizers in host memory while no optimizer steps.
+
+Embedded in libmemlab.so and run before fit.py, in the same namespace.
+
+After a step, the state is copied to the host beside the next forward. It leaves the GPU in the second half of that forward,
+and returns during backward. A stream of its own copies, and the program's stream waits for it with events. So each address
+becomes free at the same point of the program in every run, however fast the copies are.
+
+A tensor that is away has its copy on the host as its data. `optimizer.state` is then an object whose first use brings all
+back, for `state_dict`, `deepcopy` and the program's own code. A tensor that something else holds stays on the GPU.
+"""
+
+import collections
+import contextlib
+import functools
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from guards import _Harmless
+
+_LEAST_STATE = 1 << 20  # Bytes of a tensor. Smaller ones come from the allocator's pool of small blocks.
+_BATCH_BYTES = 64 << 20  # Bytes that leave or return together.
+_ALIGNMENT = 512  # Of a tensor in host memory.
+_RETURN_AHEAD = 1.25  # The state returns that much faster than gradients arrive.
+
+
+def _references(torch, values, key):
+    """Returns the numbers of references to a tensor and to its memory."""
+    tensor = values[key]
+    return sys.getrefcount(tensor), torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+
+
+class _AwayState(collections.defaultdict):
+    """Stands for `optimizer.state`. Its first use brings back what is away."""
+
+    def __init__(self, bring_back):
+        super().__init__(dict)
+        self.bring_back = bring_back
+
+
+def _forwarded(name):
+    def call(self, *arguments, **keywords):
+        return getattr(self.bring_back(), name)(*arguments, **keywords)
+
+    return call
+
+
+for _name in vars(dict) | vars(collections.defaultdict):
+    if _name not in ("__new__", "__init__", "__getattribute__", "__doc__", "__class_getitem__", "default_factory"):
+        setattr(_AwayState, _name, _forwarded(_name))
+_AwayState.__reduce_ex__ = _forwarded("__reduce_ex__")  # type: ignore[method-assign]
+
+
+class _HostMemory:
+    """Pinned host memory of an exact size. PyTorch would round it up to a power of two."""
+
+    def __init__(self, torch, size, warn):
+        self.bytes = torch.empty(size, dtype=torch.uint8, device="cpu")
+        self.cudart = torch.cuda.cudart()
+        self.is_pinned = int(self.cudart.cudaHostRegister(self.bytes.data_ptr(), size, 0)) == 0
+        if not self.is_pinned:
+            warn("host memory for the optimizer's state cannot be pinned: copies are slow")
+
+    def __del__(self):
+        if self.is_pinned:
+            with contextlib.suppress(Exception):  # The interpreter may be ending.
+                self.cudart.cudaHostUnregister(self.bytes.data_ptr())
+
+
+class _Slot:
+    """A state tensor: an entry of a dictionary, and its place on the host."""
+
+    def __init__(self, parameter, values, key):
+        self.parameter = weakref.ref(parameter)
+        self.values = values
+        self.key = key
+        tensor = values[key]
+        self.form = (tensor.dtype, tensor.shape, tensor.stride())
+        self.size = tensor.numel() * tensor.element_size()
+        self.host: Any = None
+
+    def is_of(self, values, key):
+        tensor = values[key]
+        return values is self.values and key == self.key and self.form == (tensor.dtype, tensor.shape, tensor.stride())
+
+
+class _Batch:
+    """Slots that leave and return together."""
+
+    def __init__(self):
+        self.slots: list = []
+        self.size = 0
+        self.event: Any = None  # After the last copy.
+
+
+class _OptimizerState:
+    """The state of one optimizer."""
+
+    def __init__(self, host_state, optimizer):
+        self.host_state = host_state
+        self.torch = host_state.torch
+        self.optimizer = weakref.ref(optimizer)
+        self.slots: list = []
+        self.batches: list = []  # In the order in which they leave; they return in the opposite order.
+        self.size = 0  # Of all batches.
+        self.away = 0  # Number of batches that are away: the first ones.
+        self.away_size = 0
+        self.original = None  # `optimizer.state`, while it is replaced.
+        self.memory: Any = None
+        self.in_step = False
+        self.is_off = False
+        self.hooked: dict = {}  # id(parameter) -> the parameter, weakly. Their gradients are awaited.
+        self.began = 0  # Calls of modules before the last step.
+        self.forward_calls = 0  # Calls of modules between a step and the first gradient.
+        self.arrived = 0  # Gradients in this backward.
+        self.awaited = 0  # Gradients in the last complete one.
+        self.in_backward = False
+        self.backwards = 0  # Since the last step.
+        self.backwards_of_a_step = 1
+
+    # The program.
+
+    def before_step(self):
+        self.in_step = True
+        self.bring_back()
+
+    def after_step(self):
+        self.in_step = False
+        self.in_backward = False
+        self.awaited, self.arrived = self.arrived, 0
+        self.backwards_of_a_step, self.backwards = max(self.backwards, 1), 0
+        self.began = self.host_state.calls
+        self.begin_to_leave()
+
+    def module_called(self):
+        """Called in forwards of training."""
+        if self.in_step or self.is_off:
+            return
+        if self.in_backward:
+            self.in_backward = False
+            self.awaited, self.arrived = max(self.awaited, self.arrived), 0
+        self.begin_to_leave()
+        progress = (self.host_state.calls - self.began) / max(self.forward_calls, 1)
+        self.leave(min(max(2 * progress - 1, 0), 1))
+
+    def gradient_arrived(self):
+        if self.in_step or self.is_off:
+            return
+        if not self.in_backward:
+            self.in_backward = True
+            self.backwards += 1
+            if self.backwards == 1:
+                self.forward_calls = self.host_state.calls - self.began
+        self.arrived += 1
+        if self.backwards >= self.backwards_of_a_step:
+            self.come_back(_RETURN_AHEAD * self.arrived / max(self.awaited, 1))
+
+    # Leaving.
+
+    def can_leave(self, value):
+        return (
+            type(value) is self.torch.Tensor
+            and value.device == self.host_state.device
+            and value.layout is self.torch.strided
+            and not value.requires_grad
+            and not getattr(value, "is_paged", False)
+            and value.numel() * value.element_size() == value.untyped_storage().nbytes() >= self.host_state.least_bytes
+        )
+
+    def entries(self, optimizer):
+        """Yields (parameter, its dictionary of state, key) of the tensors that can leave."""
+        for group in optimizer.param_groups:
+            if group.get("capturable") or group.get("differentiable"):
+                continue  # Graphs of CUDA or of autograd hold the addresses.
+            for parameter in group["params"]:
+                values = optimizer.state.get(parameter)
+                if type(values) is dict:
+                    for key in values:
+                        if self.can_leave(values[key]) and not self.is_held(values, key):
+                            yield parameter, values, key
+
+    def is_held(self, values, key):
+        held = _references(self.torch, values, key) != self.host_state.references
+        if held:
+            self.host_state.warn_once(f"the optimizer's {key} stays on the GPU: something else holds it")
+        return held
+
+    def begin_to_leave(self):
+        """Copies the state to the host. It leaves later."""
+        optimizer = self.optimizer()
+        if self.is_off or self.original is not None or optimizer is None:
+            return
+        if type(optimizer.state) is not collections.defaultdict or self.host_state.is_capturing():
+            return
+        entries = list(self.entries(optimizer))
+        if len(entries) != len(self.slots) or not all(
+            slot.is_of(values, key) for slot, (_, values, key) in zip(self.slots, entries, strict=True)
+        ):
+            self.lay_out(entries)
+        if not self.slots:
+            return
+        self.original = optimizer.state
+        optimizer.state = _AwayState(self.bring_back)
+        with self.host_state.copying() as event:
+            for batch in self.batches:
+                for slot in batch.slots:
+                    self.host_state.copy(slot.host, slot.values[slot.key])
+                batch.event = event()
+
+    def lay_out(self, entries):
+        self.slots = [_Slot(*entry) for entry in entries]
+        self.batches, self.size = [], 0
+        sizes = [-(-slot.size // _ALIGNMENT) * _ALIGNMENT for slot in self.slots]
+        if self.memory is not None:
+            self.host_state.wait_for_copies()
+        if self.memory is None or sum(sizes) > self.memory.bytes.numel():
+            self.memory = None  # Frees the old memory first.
+            if not sizes:
+                return
+            self.memory = self.host_state.memory(sum(sizes))
+        start = 0
+        for slot, size in zip(self.slots, sizes, strict=True):
+            dtype, shape, strides = slot.form
+            slot.host = self.memory.bytes[start : start + slot.size].view(dtype).as_strided(shape, strides)
+            start += size
+            if not self.batches or self.batches[-1].size + slot.size > self.host_state.batch_bytes:
+                self.batches.append(_Batch())
+            self.batches[-1].slots.append(slot)
+            self.batches[-1].size += slot.size
+            self.size += slot.size
+            self.await_gradient(slot.parameter())
+        self.awaited = len(self.hooked)
+
+    def await_gradient(self, parameter):
+        known = self.hooked.get(id(parameter))
+        if (known is not None and known() is parameter) or not (parameter.is_leaf and parameter.requires_grad):
+            return
+        own = weakref.ref(self)
+
+        def arrived(_):
+            state = own()
+            if state is not None:
+                state.host_state.harmless(state, state.gradient_arrived)
+
+        parameter.register_post_accumulate_grad_hook(arrived)
+        self.hooked[id(parameter)] = weakref.ref(parameter)
+
+    def leave(self, share):
+        """Frees the memory of the state until a share of it is away."""
+        while self.original is not None and self.away < len(self.batches):
+            batch = self.batches[self.away]
+            if self.away_size + batch.size > share * self.size:
+                break
+            self.host_state.main.wait_event(batch.event)
+            for slot in batch.slots:
+                slot.values[slot.key].data = slot.host
+            self.away += 1
+            self.away_size += batch.size
+
+    # Returning.
+
+    def come_back(self, share):
+        """Begins to copy the state back until only the rest is away."""
+        while self.away and self.away_size > (1 - share) * self.size:
+            batch = self.batches[self.away - 1]
+            self.copy_back(batch)
+            self.away -= 1
+            self.away_size -= batch.size
+
+    def copy_back(self, batch):
+        host_state = self.host_state
+        new = host_state.on_device([slot.host for slot in batch.slots])
+        with host_state.copying() as event:
+            for slot, tensor in zip(batch.slots, new, strict=True):
+                host_state.copy(tensor, slot.host)
+                slot.values[slot.key].data = tensor
+                self.host_state.tag(slot.parameter(), tensor, slot.key)
+            batch.event = event()
+
+    def bring_back(self):
+        """Brings everything back, and returns the original `optimizer.state`."""
+        optimizer = self.optimizer()
+        if self.original is None:
+            return collections.defaultdict(dict) if optimizer is None else optimizer.state
+        self.come_back(1)
+        for batch in self.batches:
+            self.host_state.main.wait_event(batch.event)
+        original, self.original = self.original, None
+        if optimizer is not None and type(optimizer.state) is _AwayState:
+            optimizer.state = original
+        return original
+
+
+class _HostState:
+    """Keeps the state of all optimizers on the host between steps."""
+
+    def __init__(self, native, torch, tag, least_bytes=_LEAST_STATE, batch_bytes=_BATCH_BYTES):
+        self.native = native
+        self.torch = torch
+        self.tag = tag
+        self.least_bytes = least_bytes
+        self.batch_bytes = batch_bytes
+        self.states: Any = weakref.WeakKeyDictionary()
+        self.calls = 0  # Calls of modules in forwards of training.
+        self.warned: set = set()
+        self.device: Any = None
+        self.stream: Any = None
+        self.main: Any = None  # The program's stream at its last step.
+        example = {"it": torch.zeros(1)}
+        example["it"].untyped_storage()
+        self.references = _references(torch, example, "it")
+
+    def attach(self, optimizers):
+        optimizers.register_optimizer_step_pre_hook(self.before_step)
+        optimizers.register_optimizer_step_post_hook(self.after_step)
+        self.torch.nn.modules.module.register_module_forward_pre_hook(self.module_called)
+
+    def before_step(self, optimizer, *_):
+        state = self.states.get(optimizer)
+        if state is not None:
+            state.before_step()
+
+    def after_step(self, optimizer, *_):
+        state = self.states.get(optimizer)
+        if state is None:
+            state = self.states[optimizer] = _OptimizerState(self, optimizer)
+        self.harmless(state, functools.partial(self.stepped, state, optimizer))
+
+    def module_called(self, *_):
+        if not self.torch.is_grad_enabled() or self.torch._C._current_graph_task_id() != -1:  # -1: not in backward.
+            return
+        self.calls += 1
+        for state in list(self.states.values()):
+            self.harmless(state, state.module_called)
+
+    for _hook in (before_step, after_step, module_called):
+        _hook._torchdynamo_disable = True
+
+    def stepped(self, state, optimizer):
+        self.find_device(optimizer)
+        if self.device is not None:
+            state.after_step()
+
+    def harmless(self, state, function):
+        def stop(error):
+            state.is_off = True
+            self.warn_once(f"the optimizer's state stays on the GPU ({error})")
+
+        with _Harmless(stop):
+            function()
+
+    def warn_once(self, text):
+        if text not in self.warned:
+            self.warned.add(text)
+            self.native.warn(f"--fit: {text}")
+
+    # The device.
+
+    def find_device(self, optimizer):
+        cuda = self.torch.cuda
+        if self.device is None:
+            parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+            self.device = next((parameter.device for parameter in parameters if parameter.is_cuda), None)
+            self.stream = self.device and cuda.Stream(self.device)
+        self.main = self.device and cuda.current_stream(self.device)
+
+    def is_capturing(self):
+        return self.torch.cuda.is_current_stream_capturing()
+
+    def memory(self, size):
+        return _HostMemory(self.torch, size, self.warn_once)
+
+    def on_device(self, hosts):
+        """Returns new memory on the device for copies of these tensors."""
+        with self.torch.cuda.stream(self.main):
+            return [self.torch.empty_like(host, device=self.device) for host in hosts]
+
+    @contextlib.contextmanager
+    def copying(self):
+        """Copies run beside the program's work, after what it has queued. Yields a function that marks their end."""
+        self.stream.wait_stream(self.main)
+        with self.torch.cuda.stream(self.stream), self.torch.no_grad():
+            yield self.stream.record_event
+
+    def copy(self, to, source):
+        to.copy_(source, non_blocking=True)
+
+    def wait_for_copies(self):
+        self.stream.synchronize()
