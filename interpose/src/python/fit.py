@@ -434,7 +434,7 @@ class _Fit:
         if self.loss_in_rows:
             _LossInRows(self.torch).install()
         if self.host_state:
-            _HostState(self.native, self.torch, self.tag_state).attach(optimizers)
+            _HostState(self.native, self.torch, self.tag_state, self.rehearses).attach(optimizers)
         if self.wanted or self.reserved:
             self.hook = self.torch.nn.modules.module.register_module_forward_pre_hook(self.before_forward)
 

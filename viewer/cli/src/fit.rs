@@ -1,35 +1,28 @@
 //! `memlab run --fit`: chooses changes with which an unmodified program fits into less GPU memory, and tries them on a
 //! simulated card before the program starts.
 
-use std::ffi::OsString;
-use std::path::Path;
+mod changes;
+mod trial;
 
-use memlab_predict::advice::{Recomputation, advise, recomputation};
-use memlab_predict::allocator::Settings;
-use memlab_predict::plan::{Family, Program, Recording, Search};
-use serde::Serialize;
 use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::sync::Arc;
 
-use crate::recording::Recorder;
-use crate::run::Options;
 use memlab_base::error::bad_input;
 use memlab_base::output;
-use memlab_base::simulation::Simulation;
 use memlab_base::text;
 use memlab_follow::cards::{CardStatus, cards};
-use memlab_units::format::{self, size};
+use memlab_predict::advice::{advise, recomputation};
+use memlab_predict::plan::Recording;
+use memlab_units::format::size;
 
-/// Number of optimizer steps in each run on the simulated card.
-const STEPS: u32 = 3;
+use changes::{Changes, Decision, GRADIENTS, LOSS, STATE};
+use trial::{CardNeeds, STEPS, Trial, Tried};
 
-/// Longest run on the simulated card, in seconds.
-const SECONDS: f64 = 300.0;
+use crate::run::Options;
 
-/// Number of selections that are tried.
-const MAX_ATTEMPTS: usize = 5;
-
-/// Memory of the simulated card: the unchanged program may need more than any card has.
-const RECORDING_CARD_BYTES: u64 = 1 << 40;
+/// Number of selections of modules that are tried with the same other changes.
+const MAX_ATTEMPTS: usize = 4;
 
 /// The allocator setting that keeps reserved memory close to allocated memory.
 const EXPANDABLE: &str = "expandable_segments:True";
@@ -37,85 +30,8 @@ const EXPANDABLE: &str = "expandable_segments:True";
 /// The card of a machine without one.
 const DEFAULT_CARD: &str = "h100";
 
-/// Begin and end of the agent's messages about a module.
-const REFUSED: (&str, &str) = ("the activations of ", " cannot be computed again");
-const GRADIENTS_READ: &str = "gradients are not released early";
-const LEFT_OUT: (&str, &str) = ("the activations of ", " are not recomputed");
-
 /// Share of the target that stays free, in percent: the model of the allocator is that inaccurate.
 const MARGIN_PERCENT: u64 = 1;
-
-/// The decision, as the agent reads it from `MEMLAB_FIT`.
-#[derive(Clone, Debug, Serialize)]
-struct Decision {
-    /// Most bytes that PyTorch's allocator reserves. Beyond that it returns cached memory. `None`: no bound.
-    reserved_bytes: Option<u64>,
-    /// Releases gradients when the optimizer's step has ended.
-    early_gradients: bool,
-    /// True for a run on a simulated card, which reports what would read the gradients.
-    rehearse: bool,
-    checkpoint: Vec<Root>,
-}
-
-/// Modules of one outermost module.
-#[derive(Clone, Debug, Serialize)]
-struct Root {
-    root: String,
-    modules: Vec<String>,
-}
-
-impl Decision {
-    /// The decision for a run on a simulated card.
-    fn rehearsed(changes: &Changes) -> Self {
-        let mut decision = Self {
-            reserved_bytes: None,
-            early_gradients: changes.early_gradients,
-            rehearse: true,
-            checkpoint: Vec::new(),
-        };
-        for module in changes.recomputed.iter().flat_map(|found| &found.modules) {
-            match decision.checkpoint.iter_mut().find(|root| root.root == module.root) {
-                Some(root) => root.modules.push(module.name.clone()),
-                None => {
-                    decision.checkpoint.push(Root { root: module.root.clone(), modules: vec![module.name.clone()] })
-                }
-            }
-        }
-        decision
-    }
-}
-
-/// Changes of a program.
-#[derive(Clone, Debug)]
-struct Changes {
-    early_gradients: bool,
-    recomputed: Option<Recomputation>,
-}
-
-impl Changes {
-    /// Names of the modules whose activations are recomputed.
-    fn modules(&self) -> Vec<&str> {
-        self.recomputed.iter().flat_map(|found| &found.modules).map(|module| &*module.name).collect()
-    }
-
-    fn described(&self) -> String {
-        let mut parts = vec!["expandable segments".to_owned()];
-        if self.early_gradients {
-            parts.push("early gradients".to_owned());
-        }
-        if let Some(found) = &self.recomputed {
-            let cost =
-                found.cost_ns.map_or_else(String::new, |cost| format!(": about +{} a step", format::time_spent(cost)));
-            let count = found.modules.len();
-            parts.push(format!("{count} of {} modules checkpointed ({}){cost}", found.candidates, found.place));
-        }
-        match parts.split_last() {
-            Some((last, [])) => last.clone(),
-            Some((last, others)) => format!("{} and {last}", others.join(", ")),
-            None => String::new(),
-        }
-    }
-}
 
 /// Environment variables that make a program fit.
 type Environment = Vec<(&'static str, String)>;
@@ -141,8 +57,16 @@ pub fn environment(options: &Options) -> anyhow::Result<Environment> {
     let trial = Trial { command, card: model.name, folder: folder.path() };
     output::note(format_args!("recording {STEPS} steps on a simulated {} …", model.device_name));
     let recording = trial.recorder(Environment::new()).start(None)?.finish()?;
-    let fitting = Fitting { trial, program: &program(command), target, recording: &recording };
-    fitting.environment(excluded.iter().cloned().collect())
+    let fitting = Fitting {
+        trial,
+        program: &program(command),
+        target,
+        recording: &recording,
+        settings: settings(),
+        excluded: excluded.iter().cloned().collect(),
+        tried: Vec::new(),
+    };
+    fitting.environment()
 }
 
 fn free(card: &CardStatus) -> Option<u64> {
@@ -154,91 +78,6 @@ fn program(command: &[OsString]) -> String {
     text::short_command(&words)
 }
 
-/// Runs of the program on a simulated card.
-struct Trial<'a> {
-    command: &'a [OsString],
-    card: &'a str,
-    folder: &'a Path,
-}
-
-/// Result of a run with changes.
-enum Tried {
-    /// It needs these bytes of a card.
-    Needs(CardNeeds),
-    /// These modules cannot be recomputed.
-    Refused(Vec<String>),
-    /// The program reads gradients after the step.
-    ReadsGradients,
-}
-
-/// Bytes of a card that a run takes, context included.
-#[derive(Clone, Copy, Debug)]
-struct CardNeeds {
-    /// If the card is never full.
-    at_ease: u64,
-    /// If PyTorch returns cached memory, for which it stops the GPU.
-    least: u64,
-}
-
-impl Trial<'_> {
-    fn recorder(&self, environment: Environment) -> Recorder {
-        let (card, memory) = (Some(self.card.to_owned()), Some(RECORDING_CARD_BYTES));
-        Recorder {
-            command: self.command.to_vec(),
-            length: None,
-            simulation: Some(Simulation { card, memory, devices: 1 }),
-            ranks: None,
-            steps: STEPS,
-            phases: true,
-            seconds: SECONDS,
-            folder: self.folder.to_owned(),
-            environment,
-        }
-    }
-
-    /// Runs the changed program.
-    fn run(&self, environment: Environment, settings: &str) -> anyhow::Result<Tried> {
-        let recording = match self.recorder(environment).start(None)?.finish() {
-            Ok(recording) => recording,
-            Err(error) => {
-                let refused = named(&error.to_string(), REFUSED);
-                return if refused.is_empty() { Err(error) } else { Ok(Tried::Refused(refused)) };
-            }
-        };
-        let left_out: Vec<String> =
-            recording.model.warnings().iter().flat_map(|warning| named(warning, LEFT_OUT)).collect();
-        if recording.model.warnings().iter().any(|warning| warning.contains(GRADIENTS_READ)) {
-            return Ok(Tried::ReadsGradients);
-        }
-        if !left_out.is_empty() {
-            return Ok(Tried::Refused(left_out));
-        }
-        let peaks = recording.model.peaks(recording.device);
-        let rest = peaks.used_bytes.saturating_sub(peaks.reserved_bytes);
-        let settings = Settings::parse(settings).map_err(|error| bad_input(error.to_string()))?;
-        let settings = settings.for_torch(recording.torch_version());
-        // Fragmentation may grow for some steps more than were recorded.
-        let program = Program::new(Family::of_one(recording));
-        let needs = Search::new(&program, settings, rest).needs(None);
-        let at_ease = needs.planned.counters.reserved.peak + rest;
-        Ok(Tried::Needs(CardNeeds { at_ease, least: needs.least }))
-    }
-}
-
-/// Returns the names between two parts of a message.
-fn named(message: &str, (before, after): (&str, &str)) -> Vec<String> {
-    let mut names = Vec::new();
-    for part in message.split(before).skip(1) {
-        if let Some((name, _)) = part.split_once(after)
-            && !name.contains(char::is_whitespace)
-            && !names.iter().any(|known| known == name)
-        {
-            names.push(name.to_owned());
-        }
-    }
-    names
-}
-
 /// The search for changes.
 struct Fitting<'a> {
     trial: Trial<'a>,
@@ -247,10 +86,15 @@ struct Fitting<'a> {
     target: u64,
     /// The unchanged program.
     recording: &'a Recording,
+    /// The variable with the settings of PyTorch's allocator, and its value.
+    settings: (&'static str, String),
+    /// Modules and other changes that are left out.
+    excluded: BTreeSet<String>,
+    tried: Vec<(Changes, CardNeeds)>,
 }
 
 impl Fitting<'_> {
-    fn environment(&self, mut excluded: BTreeSet<String>) -> anyhow::Result<Environment> {
+    fn environment(mut self) -> anyhow::Result<Environment> {
         let (program, target) = (self.program, self.target);
         let peaks = self.recording.model.peaks(self.recording.device);
         let taken = peaks.used_bytes;
@@ -267,46 +111,28 @@ impl Fitting<'_> {
                 size(rest)
             )));
         };
+        let is_wanted = |change: &str| !self.excluded.contains(change);
+        let mut changes = Changes {
+            early_gradients: is_wanted(GRADIENTS),
+            loss_in_rows: is_wanted(LOSS),
+            host_state: false,
+            recomputed: None,
+        };
+        let may_move_state = is_wanted(STATE);
+        self.select_modules(&mut changes, budget)?;
+        if may_move_state && !self.tried.iter().any(|(_, needs)| needs.at_ease <= target) {
+            changes.host_state = true;
+            self.select_modules(&mut changes, budget)?;
+        }
         // The model of the allocator is inaccurate: a run that needs at most this fits.
         let tight = target - target / 100 * MARGIN_PERCENT;
-        let settings = settings();
-        let mut changes = Changes { early_gradients: true, recomputed: None };
-        let mut aim = i128::from(budget);
-        let mut tried: Vec<(Changes, CardNeeds)> = Vec::new();
-        for _ in 0..MAX_ATTEMPTS {
-            let wanted = u64::try_from(aim).unwrap_or(0);
-            changes.recomputed = match peaks.allocated_bytes <= wanted {
-                true => None,
-                false => recomputation(self.recording, wanted, &excluded),
-            };
-            if tried.iter().any(|(other, _)| other.modules() == changes.modules()) {
-                break;
-            }
-            let needs = match self.trial.run(variables(&Decision::rehearsed(&changes), &settings), &settings.1)? {
-                Tried::Needs(needs) => needs,
-                Tried::Refused(names) => {
-                    output::note(format_args!("activations of {} cannot be recomputed", names.join(", ")));
-                    excluded.extend(names);
-                    continue;
-                }
-                Tried::ReadsGradients => {
-                    changes.early_gradients = false;
-                    continue;
-                }
-            };
-            let predicted = changes.recomputed.as_ref().map_or(peaks.allocated_bytes, |found| found.allocated_bytes);
-            tried.push((changes.clone(), needs));
-            aim = i128::from(predicted) + i128::from(target) - i128::from(needs.at_ease);
-        }
         let cheapest = |fits: &dyn Fn(&CardNeeds) -> bool| {
-            let fitting = tried.iter().filter(|(_, needs)| fits(needs));
-            fitting.min_by_key(|(changes, _)| {
-                (changes.recomputed.as_ref().and_then(|found| found.cost_ns), changes.modules().len())
-            })
+            let fitting = self.tried.iter().filter(|(_, needs)| fits(needs));
+            fitting.min_by_key(|(changes, _)| changes.cost())
         };
         let chosen = cheapest(&|needs| needs.at_ease <= target).or_else(|| cheapest(&|needs| needs.least <= tight));
         let Some((changes, needs)) = chosen else {
-            let least = tried.iter().map(|(_, needs)| needs.least).min().unwrap_or(taken);
+            let least = self.tried.iter().map(|(_, needs)| needs.least).min().unwrap_or(taken);
             return Err(self.hopeless(least.saturating_sub(tight), budget));
         };
         output::note(format_args!(
@@ -315,8 +141,56 @@ impl Fitting<'_> {
             size(needs.at_ease.min(target)),
             changes.described()
         ));
-        let decision = Decision { reserved_bytes: Some(budget), rehearse: false, ..Decision::rehearsed(changes) };
-        Ok(variables(&decision, &settings))
+        Ok(variables(&changes.applied(budget), &self.settings))
+    }
+
+    /// Tries selections of modules to recompute beside the other changes, until they fit closely.
+    fn select_modules(&mut self, changes: &mut Changes, budget: u64) -> anyhow::Result<()> {
+        changes.recomputed = None;
+        let Some((mut needs, base)) = self.attempt(changes)? else { return Ok(()) };
+        let mut predicted = base.model.peaks(base.device).allocated_bytes;
+        for attempt in 0..MAX_ATTEMPTS {
+            if changes.recomputed.is_none() && needs.at_ease <= self.target {
+                return Ok(());
+            }
+            let aim = i128::from(predicted) + i128::from(self.target) - i128::from(needs.at_ease);
+            let found = recomputation(&base, u64::try_from(aim).unwrap_or(0), &self.excluded);
+            let Some(found) = found else { return Ok(()) };
+            let is_known = |other: &Changes| {
+                other.host_state == changes.host_state
+                    && other.recomputed.as_ref().is_some_and(|known| known.modules == found.modules)
+            };
+            // More changes are possible than these modules.
+            let is_too_large = attempt == 0 && !changes.host_state && found.allocated_bytes > budget;
+            if is_too_large || self.tried.iter().any(|(other, _)| is_known(other)) {
+                return Ok(());
+            }
+            let of_modules = found.allocated_bytes;
+            changes.recomputed = Some(found);
+            if let Some((found, _)) = self.attempt(changes)? {
+                (needs, predicted) = (found, of_modules);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the changed program. Takes back other changes that it does not bear. Returns `None` if modules were refused.
+    fn attempt(&mut self, changes: &mut Changes) -> anyhow::Result<Option<(CardNeeds, Arc<Recording>)>> {
+        loop {
+            match self.trial.run(variables(&changes.rehearsed(), &self.settings), &self.settings.1)? {
+                Tried::Needs(needs, recording) => {
+                    self.tried.push((changes.clone(), needs));
+                    return Ok(Some((needs, recording)));
+                }
+                Tried::Refused(names) => {
+                    output::note(format_args!("activations of {} cannot be recomputed", names.join(", ")));
+                    self.excluded.extend(names);
+                    return Ok(None);
+                }
+                Tried::ReadsGradients => changes.early_gradients = false,
+                Tried::ChangesLogits => changes.loss_in_rows = false,
+            }
+        }
     }
 
     /// The error for a program that fits with no selection: by how much it misses, and the batch that would fit.
@@ -326,8 +200,7 @@ impl Fitting<'_> {
             format!(". A batch {}.{:02} times as large should fit", batch.percent / 100, batch.percent % 100)
         });
         bad_input(format!(
-            "{} does not fit in {}: with expandable segments and the activations of all possible modules recomputed, it \
-             misses by {}{batch}. It was not started",
+            "{} does not fit in {}: with all changes that keep its results, it misses by {}{batch}. It was not started",
             self.program,
             size(self.target),
             size(missing),
@@ -350,17 +223,4 @@ fn settings() -> (&'static str, String) {
 fn variables(decision: &Decision, (variable, settings): &(&'static str, String)) -> Environment {
     let decision = serde_json::to_string(decision).unwrap_or_default();
     vec![(variable, settings.clone()), ("MEMLAB_FIT", decision)]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn modules_are_found_in_the_agents_messages() {
-        let text = "RuntimeError: memlab --fit: the activations of h.0 cannot be computed again: argument 1 was changed\n\
-                    the activations of h.3 cannot be computed again: x. the activations of h.0 cannot be computed again";
-        assert_eq!(named(text, REFUSED), ["h.0", "h.3"]);
-        assert_eq!(named(text, LEFT_OUT), [""; 0]);
-    }
 }

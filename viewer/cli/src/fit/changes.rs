@@ -1,0 +1,102 @@
+//! Changes of a program that leave its results the same.
+
+use memlab_predict::advice::Recomputation;
+use memlab_units::format;
+use serde::Serialize;
+
+/// Changes that a person can exclude by these names, besides modules.
+pub const GRADIENTS: &str = "gradients";
+pub const LOSS: &str = "loss";
+pub const STATE: &str = "state";
+
+/// Changes of a program.
+#[derive(Clone, Debug)]
+pub struct Changes {
+    /// Releases gradients when the optimizer's step has ended.
+    pub early_gradients: bool,
+    /// Computes the cross entropy some rows at a time.
+    pub loss_in_rows: bool,
+    /// Keeps the optimizer's state on the host between steps.
+    pub host_state: bool,
+    pub recomputed: Option<Recomputation>,
+}
+
+impl Changes {
+    /// Names of the modules whose activations are recomputed.
+    pub fn modules(&self) -> Vec<&str> {
+        self.recomputed.iter().flat_map(|found| &found.modules).map(|module| &*module.name).collect()
+    }
+
+    /// Order by cost. A recomputed module costs its forward; state that travels can cost more than many of them.
+    pub fn cost(&self) -> (bool, Option<u64>, usize) {
+        let cost = self.recomputed.as_ref().and_then(|found| found.cost_ns);
+        (self.host_state, cost, self.modules().len())
+    }
+
+    pub fn described(&self) -> String {
+        let mut parts = vec!["expandable segments".to_owned()];
+        let named = [
+            (self.host_state, "optimizer state on the host between steps"),
+            (self.early_gradients, "early gradients"),
+            (self.loss_in_rows, "the loss in rows"),
+        ];
+        parts.extend(named.into_iter().filter(|(is_made, _)| *is_made).map(|(_, name)| name.to_owned()));
+        if let Some(found) = &self.recomputed {
+            let cost =
+                found.cost_ns.map_or_else(String::new, |cost| format!(": about +{} a step", format::time_spent(cost)));
+            let count = found.modules.len();
+            parts.push(format!("{count} of {} modules checkpointed ({}){cost}", found.candidates, found.place));
+        }
+        match parts.split_last() {
+            Some((last, [])) => last.clone(),
+            Some((last, others)) => format!("{} and {last}", others.join(", ")),
+            None => String::new(),
+        }
+    }
+
+    /// The decision for a run on a simulated card.
+    pub fn rehearsed(&self) -> Decision {
+        let mut decision = Decision {
+            reserved_bytes: None,
+            early_gradients: self.early_gradients,
+            loss_in_rows: self.loss_in_rows,
+            host_state: self.host_state,
+            rehearse: true,
+            checkpoint: Vec::new(),
+        };
+        for module in self.recomputed.iter().flat_map(|found| &found.modules) {
+            match decision.checkpoint.iter_mut().find(|root| root.root == module.root) {
+                Some(root) => root.modules.push(module.name.clone()),
+                None => {
+                    decision.checkpoint.push(Root { root: module.root.clone(), modules: vec![module.name.clone()] })
+                }
+            }
+        }
+        decision
+    }
+
+    /// The decision for the program itself.
+    pub fn applied(&self, reserved_bytes: u64) -> Decision {
+        Decision { reserved_bytes: Some(reserved_bytes), rehearse: false, ..self.rehearsed() }
+    }
+}
+
+/// The decision, as the agent reads it from `MEMLAB_FIT`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Decision {
+    /// Most bytes that PyTorch's allocator reserves. Beyond that it returns cached memory. `None`: no bound.
+    reserved_bytes: Option<u64>,
+    early_gradients: bool,
+    loss_in_rows: bool,
+    host_state: bool,
+    /// True for a run on a simulated card, which reports what would read the gradients.
+    rehearse: bool,
+    checkpoint: Vec<Root>,
+}
+
+/// Modules of one outermost module.
+#[derive(Clone, Debug, Serialize)]
+struct Root {
+    root: String,
+    modules: Vec<String>,
+}

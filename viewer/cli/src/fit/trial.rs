@@ -1,0 +1,134 @@
+//! Runs of a changed program on a simulated card.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::Arc;
+
+use memlab_base::error::bad_input;
+use memlab_base::simulation::Simulation;
+use memlab_predict::allocator::Settings;
+use memlab_predict::plan::{Family, Program, Recording, Search};
+
+use super::Environment;
+use crate::recording::Recorder;
+
+/// Number of optimizer steps in each run.
+pub const STEPS: u32 = 3;
+
+/// Longest run, in seconds.
+const SECONDS: f64 = 300.0;
+
+/// Memory of the simulated card: the unchanged program may need more than any card has.
+const CARD_BYTES: u64 = 1 << 40;
+
+/// Begin and end of the agent's messages about a module, and its other messages.
+const REFUSED: (&str, &str) = ("the activations of ", " cannot be computed again");
+const LEFT_OUT: (&str, &str) = ("the activations of ", " are not recomputed");
+const GRADIENTS_READ: &str = "gradients are not released early";
+const LOGITS_CHANGED: &str = "the loss cannot be computed in rows";
+
+/// Runs of the program on a simulated card.
+pub struct Trial<'a> {
+    pub command: &'a [OsString],
+    pub card: &'a str,
+    pub folder: &'a Path,
+}
+
+/// Result of a run with changes.
+pub enum Tried {
+    /// It needs these bytes of a card.
+    Needs(CardNeeds, Arc<Recording>),
+    /// These modules cannot be recomputed.
+    Refused(Vec<String>),
+    /// The program reads gradients after the step.
+    ReadsGradients,
+    /// The program changes the logits between the loss and backward.
+    ChangesLogits,
+}
+
+/// Bytes of a card that a run takes, context included.
+#[derive(Clone, Copy, Debug)]
+pub struct CardNeeds {
+    /// If the card is never full.
+    pub at_ease: u64,
+    /// If PyTorch returns cached memory, for which it stops the GPU.
+    pub least: u64,
+}
+
+impl Trial<'_> {
+    /// Records the program with these variables.
+    pub fn recorder(&self, environment: Environment) -> Recorder {
+        let (card, memory) = (Some(self.card.to_owned()), Some(CARD_BYTES));
+        Recorder {
+            command: self.command.to_vec(),
+            length: None,
+            simulation: Some(Simulation { card, memory, devices: 1 }),
+            ranks: None,
+            steps: STEPS,
+            phases: true,
+            seconds: SECONDS,
+            folder: self.folder.to_owned(),
+            environment,
+        }
+    }
+
+    /// Runs the changed program.
+    pub fn run(&self, environment: Environment, settings: &str) -> anyhow::Result<Tried> {
+        let recording = match self.recorder(environment).start(None)?.finish() {
+            Ok(recording) => recording,
+            Err(error) => {
+                let text = error.to_string();
+                if text.contains(LOGITS_CHANGED) {
+                    return Ok(Tried::ChangesLogits);
+                }
+                let refused = named(&text, REFUSED);
+                return if refused.is_empty() { Err(error) } else { Ok(Tried::Refused(refused)) };
+            }
+        };
+        let left_out: Vec<String> =
+            recording.model.warnings().iter().flat_map(|warning| named(warning, LEFT_OUT)).collect();
+        if recording.model.warnings().iter().any(|warning| warning.contains(GRADIENTS_READ)) {
+            return Ok(Tried::ReadsGradients);
+        }
+        if !left_out.is_empty() {
+            return Ok(Tried::Refused(left_out));
+        }
+        let peaks = recording.model.peaks(recording.device);
+        let rest = peaks.used_bytes.saturating_sub(peaks.reserved_bytes);
+        let settings = Settings::parse(settings).map_err(|error| bad_input(error.to_string()))?;
+        let settings = settings.for_torch(recording.torch_version());
+        let recording = Arc::new(recording);
+        // Fragmentation may grow for some steps more than were recorded.
+        let program = Program::new(Family::of_one(Arc::clone(&recording)));
+        let needs = Search::new(&program, settings, rest).needs(None);
+        let at_ease = needs.planned.counters.reserved.peak + rest;
+        Ok(Tried::Needs(CardNeeds { at_ease, least: needs.least }, recording))
+    }
+}
+
+/// Returns the names between two parts of a message.
+fn named(message: &str, (before, after): (&str, &str)) -> Vec<String> {
+    let mut names = Vec::new();
+    for part in message.split(before).skip(1) {
+        if let Some((name, _)) = part.split_once(after)
+            && !name.contains(char::is_whitespace)
+            && !names.iter().any(|known| known == name)
+        {
+            names.push(name.to_owned());
+        }
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_are_found_in_the_agents_messages() {
+        let text = "RuntimeError: memlab --fit: the activations of h.0 cannot be computed again: argument 1 was changed\n\
+                    the activations of h.3 cannot be computed again: x. the activations of h.0 cannot be computed again";
+        assert_eq!(named(text, REFUSED), ["h.0", "h.3"]);
+        assert_eq!(named(text, LEFT_OUT), [""; 0]);
+    }
+}
