@@ -23,7 +23,7 @@ def in_rows(monkeypatch):
     def enter():
         with monkeypatch.context() as patched:
             patched.setattr(torch._C._nn, "cross_entropy_loss", torch._C._nn.cross_entropy_loss)
-            loss = names["_LossInRows"](torch, least_bytes=4 * 300 * 37, rows_bytes=4 * 37 * ROWS)
+            loss = names["_LossInRows"](torch, least_bytes=4 * 300 * 37, rows_bytes=4 * 37 * ROWS, least_rows=ROWS)
             loss.install()
             computed = []
             apply = loss.function.apply

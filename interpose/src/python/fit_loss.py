@@ -10,6 +10,7 @@ runs once, over all of them.
 import functools
 
 _ROWS_BYTES = 64 << 20  # Bytes of float32 of the rows at a time.
+_LEAST_ROWS = 256  # A kernel needs that many to occupy a GPU.
 _ROWS_MULTIPLE = 64  # Then each row has the alignment that it has in the whole, on which the order of sums depends.
 _NONE, _MEAN = 0, 1  # Reductions, as PyTorch numbers them.
 _LOSS_REFUSED = "memlab --fit: the loss cannot be computed in rows"
@@ -19,10 +20,11 @@ _LEAST_LOGITS = 64 << 20  # Bytes of float32. Smaller ones are not worth it.
 class _LossInRows:
     """Stands for `torch._C._nn.cross_entropy_loss`, which `torch.nn.functional.cross_entropy` calls."""
 
-    def __init__(self, torch, least_bytes=_LEAST_LOGITS, rows_bytes=_ROWS_BYTES):
+    def __init__(self, torch, least_bytes=_LEAST_LOGITS, rows_bytes=_ROWS_BYTES, least_rows=_LEAST_ROWS):
         self.torch = torch
         self.least_bytes = least_bytes
         self.rows_bytes = rows_bytes
+        self.least_rows = least_rows
         self.function = self.function_class()
 
     def install(self):
@@ -64,7 +66,7 @@ class _LossInRows:
 
     def chunks(self, logits):
         rows = self.rows_bytes // (4 * logits.shape[1]) // _ROWS_MULTIPLE * _ROWS_MULTIPLE
-        rows = max(rows, _ROWS_MULTIPLE)
+        rows = max(rows, self.least_rows)
         for start in range(0, logits.shape[0], rows):
             yield slice(start, start + rows)
 

@@ -2,7 +2,7 @@
 
 Embedded in libmemlab.so and run before fit.py, in the same namespace.
 
-After a step, the state is copied to the host beside the next forward. It leaves the GPU in the second half of that forward,
+The state is copied to the host beside the first forward after a step. It leaves the GPU in the second half of that forward,
 and returns during backward. A stream of its own copies, and the program's stream waits for it with events. So each address
 becomes free at the same point of the program in every run, however fast the copies are.
 
@@ -111,6 +111,7 @@ class _OptimizerState:
         self.memory: Any = None
         self.in_step = False
         self.is_off = False
+        self.may_leave = False  # True until the next forward begins. A program may wait for all copies after a step.
         self.hooked: dict = {}  # id(parameter) -> the parameter, weakly. Their gradients are awaited.
         self.began = 0  # Calls of modules before the last step.
         self.forward_calls = 0  # Calls of modules between a step and the first gradient.
@@ -132,7 +133,7 @@ class _OptimizerState:
         self.awaited, self.arrived = self.arrived, 0
         self.backwards_of_a_step, self.backwards = max(self.backwards, 1), 0
         self.began = self.host_state.calls
-        self.begin_to_leave()
+        self.may_leave = True
 
     def module_called(self):
         """Called in forwards of training."""
@@ -141,7 +142,10 @@ class _OptimizerState:
         if self.in_backward:
             self.in_backward = False
             self.awaited, self.arrived = max(self.awaited, self.arrived), 0
-        self.begin_to_leave()
+            self.may_leave = True
+        if self.may_leave:
+            self.may_leave = False
+            self.begin_to_leave()
         progress = (self.host_state.calls - self.began) / max(self.forward_calls, 1)
         self.leave(min(max(2 * progress - 1, 0), 1))
 
