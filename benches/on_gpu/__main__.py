@@ -13,6 +13,7 @@ import batches
 import compilation
 import device
 import exact
+import fitting
 import interception
 import offload
 import other_arrays
@@ -94,6 +95,9 @@ def alone():
     yield "compiled speed", compilation.measure_speed
     yield "plan", plan.check
     yield "advice", advising.check
+    yield "fit loss", fitting.check_loss
+    for case in fitting.CASES:
+        yield f"fit {case}", fitting.check_case, case
     yield "plan on gpu", plan.check_on_gpu
     yield "categories", device.check_categories
     for budget in paging.BUDGETS:

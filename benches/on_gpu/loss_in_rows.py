@@ -1,8 +1,10 @@
 """Compares the loss that `memlab run --fit` computes in rows with PyTorch's, bit for bit, and their times:
-`loss_in_rows.py`. Runs the file that libmemlab.so embeds.
+`loss_in_rows.py [MIB]`, with that many MiB of rows at a time. Runs the file that libmemlab.so embeds.
 """
 
+import functools
 import itertools
+import sys
 import time
 from pathlib import Path
 
@@ -39,7 +41,8 @@ def main():
     source = Path(__file__).parents[2] / "interpose/src/python/fit_loss.py"
     exec(compile(source.read_text(), str(source), "exec"), names)
     plain = torch._C._nn.cross_entropy_loss
-    in_rows = names["_LossInRows"](torch, least_bytes=0)
+    rows_bytes = int(sys.argv[1]) << 20 if len(sys.argv) > 1 else names["_ROWS_BYTES"]
+    in_rows = names["_LossInRows"](torch, least_bytes=0, rows_bytes=rows_bytes)
     in_rows.install()
     patched = torch._C._nn.cross_entropy_loss
     differing = 0
@@ -57,7 +60,7 @@ def main():
                 before = torch.cuda.memory_allocated()
                 found.append(loss_and_gradient(logits, target, autocast, reduction))
                 peak = (torch.cuda.max_memory_allocated() - before) / 2**30
-                took = milliseconds(lambda: loss_and_gradient(logits, target, autocast, reduction))
+                took = milliseconds(functools.partial(loss_and_gradient, logits, target, autocast, reduction))
                 figures.append(f"{took:.2f} ms {peak:.2f} GiB")
             same = all(one.dtype == other.dtype and torch.equal(one, other) for one, other in zip(*found, strict=True))
             differing += not same

@@ -432,7 +432,8 @@ class _Fit:
             release = _Rehearsal(self.native, self.torch, optimizers).after_step if self.rehearses else release_gradients
             optimizers.register_optimizer_step_post_hook(release)
         if self.loss_in_rows:
-            _LossInRows(self.torch).install()
+            report = (lambda text: self.native.warn(f"--fit: {text}")) if self.rehearses else None
+            _LossInRows(self.torch, report).install()
         if self.host_state:
             _HostState(self.native, self.torch, self.tag_state, self.rehearses).attach(optimizers)
         if self.wanted or self.reserved:

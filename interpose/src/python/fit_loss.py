@@ -20,8 +20,9 @@ _LEAST_LOGITS = 64 << 20  # Bytes of float32. Smaller ones are not worth it.
 class _LossInRows:
     """Stands for `torch._C._nn.cross_entropy_loss`, which `torch.nn.functional.cross_entropy` calls."""
 
-    def __init__(self, torch, least_bytes=_LEAST_LOGITS, rows_bytes=_ROWS_BYTES, least_rows=_LEAST_ROWS):
+    def __init__(self, torch, report=None, least_bytes=_LEAST_LOGITS, rows_bytes=_ROWS_BYTES, least_rows=_LEAST_ROWS):
         self.torch = torch
+        self.report = report  # Called at the first loss.
         self.least_bytes = least_bytes
         self.rows_bytes = rows_bytes
         self.least_rows = least_rows
@@ -33,6 +34,9 @@ class _LossInRows:
         @functools.wraps(original)
         def cross_entropy_loss(input, target, weight=None, reduction=1, ignore_index=-100, label_smoothing=0.0):
             if not self.torch.compiler.is_compiling() and self.applies(input, target, weight, reduction, label_smoothing):
+                if self.report is not None:
+                    self.report, report = None, self.report
+                    report("the loss is computed in rows")
                 return self.function.apply(input, target, reduction, ignore_index)
             return original(input, target, weight, reduction, ignore_index, label_smoothing)
 

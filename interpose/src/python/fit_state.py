@@ -236,6 +236,8 @@ class _OptimizerState:
             self.size += slot.size
             self.await_gradient(slot.parameter())
         self.awaited = len(self.hooked)
+        if self.host_state.rehearses:
+            self.host_state.warn_once(f"{self.size} bytes of the optimizer's state leave")
 
     def await_gradient(self, parameter):
         known = self.hooked.get(id(parameter))

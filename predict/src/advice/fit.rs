@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use rustc_hash::FxHashSet;
 
 use super::block_lifetimes::BlockLifetimes;
-use super::modules::Modules;
+use super::modules::{Module, Modules};
 use super::names;
 use super::rules::checkpoint::{DEPTHS, PeakPass};
 use super::times::Times;
@@ -36,6 +36,19 @@ pub struct Recomputation {
     pub cost_ns: Option<u64>,
 }
 
+/// Returns the names of modules in prose, with the class of their outermost module if there are several.
+fn place(chosen: &[Module], class: impl Fn(u32) -> String) -> String {
+    let of_a_root: Vec<String> = chosen
+        .chunk_by(|one, next| one.root == next.root)
+        .map(|modules| (names::grouped(modules), modules[0].root))
+        .map(|(grouped, root)| format!("{grouped} of {}", class(root)))
+        .collect();
+    match &*of_a_root {
+        [_] => names::grouped(chosen),
+        of_a_root => of_a_root.join(", "),
+    }
+}
+
 /// Selects modules to recompute so that at most `target` bytes are allocated: the cheapest selection, or the one with the
 /// lowest peak if none is low enough.
 ///
@@ -46,17 +59,17 @@ pub fn recomputation(recording: &Recording, target: u64, excluded: &BTreeSet<Str
     let before = lifetimes.peak();
     let of_depth = |depth: usize| {
         let mut modules = Modules::of(&lifetimes, depth);
-        let names: Vec<String> = modules.list.iter().map(super::modules::Module::name).collect();
+        let names: Vec<String> = modules.list.iter().map(Module::name).collect();
         modules.windows.retain(|window| !excluded.contains(&names[window.module]));
         let forwards = times.forwards(&modules, depth);
         let subject = PeakPass::at(&lifetimes, &modules, forwards.as_deref(), before)?;
         let outcome = subject.reaching(target).filter(|outcome| outcome.peak < before.bytes)?;
         let candidates: FxHashSet<usize> = modules.windows.iter().map(|window| window.module).collect();
-        let chosen: Vec<_> = outcome.modules.iter().map(|index| modules.list[*index].clone()).collect();
+        let chosen: Vec<Module> = outcome.modules.iter().map(|index| modules.list[*index].clone()).collect();
         let root = |id: u32| recording.model.layer_class(id).map_or_else(String::new, |class| class.to_string());
         Some(Recomputation {
             modules: chosen.iter().map(|module| FitModule { root: root(module.root), name: module.name() }).collect(),
-            place: names::grouped(&chosen),
+            place: place(&chosen, root),
             candidates: candidates.len(),
             allocated_bytes: outcome.peak,
             cost_ns: forwards.is_some().then_some(outcome.choice.cost),

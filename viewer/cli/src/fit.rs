@@ -6,7 +6,6 @@ mod trial;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::sync::Arc;
 
 use memlab_base::error::bad_input;
 use memlab_base::output;
@@ -17,8 +16,9 @@ use memlab_predict::plan::Recording;
 use memlab_units::format::size;
 
 use changes::{Changes, Decision, GRADIENTS, LOSS, STATE};
-use trial::{CardNeeds, STEPS, Trial, Tried};
+use trial::{CardNeeds, Outcome, STEPS, Trial, Tried};
 
+use crate::recording::Running;
 use crate::run::Options;
 
 /// Number of selections of modules that are tried with the same other changes.
@@ -56,12 +56,10 @@ pub fn environment(options: &Options) -> anyhow::Result<Environment> {
     let folder = tempfile::Builder::new().prefix("memlab-fit-").tempdir()?;
     let trial = Trial { command, card: model.name, folder: folder.path() };
     output::note(format_args!("recording {STEPS} steps on a simulated {} …", model.device_name));
-    let recording = trial.recorder(Environment::new()).start(None)?.finish()?;
     let fitting = Fitting {
         trial,
         program: &program(command),
         target,
-        recording: &recording,
         settings: settings(),
         excluded: excluded.iter().cloned().collect(),
         tried: Vec::new(),
@@ -84,8 +82,6 @@ struct Fitting<'a> {
     program: &'a str,
     /// Most memory on the card.
     target: u64,
-    /// The unchanged program.
-    recording: &'a Recording,
     /// The variable with the settings of PyTorch's allocator, and its value.
     settings: (&'static str, String),
     /// Modules and other changes that are left out.
@@ -96,7 +92,19 @@ struct Fitting<'a> {
 impl Fitting<'_> {
     fn environment(mut self) -> anyhow::Result<Environment> {
         let (program, target) = (self.program, self.target);
-        let peaks = self.recording.model.peaks(self.recording.device);
+        let is_wanted = |change: &str| !self.excluded.contains(change);
+        let mut changes = Changes {
+            early_gradients: is_wanted(GRADIENTS),
+            loss_in_rows: is_wanted(LOSS),
+            host_state: false,
+            recomputed: None,
+        };
+        let may_move_state = is_wanted(STATE);
+        // Most programs need the first changes. They run beside the unchanged program to save time.
+        let unchanged = self.trial.start(Environment::new())?;
+        let changed = self.start(&changes)?;
+        let recording = unchanged.finish()?;
+        let peaks = recording.model.peaks(recording.device);
         let taken = peaks.used_bytes;
         if taken <= target {
             output::note(format_args!("{program} takes {} of the card, which fits. Starting it", size(taken)));
@@ -111,18 +119,10 @@ impl Fitting<'_> {
                 size(rest)
             )));
         };
-        let is_wanted = |change: &str| !self.excluded.contains(change);
-        let mut changes = Changes {
-            early_gradients: is_wanted(GRADIENTS),
-            loss_in_rows: is_wanted(LOSS),
-            host_state: false,
-            recomputed: None,
-        };
-        let may_move_state = is_wanted(STATE);
-        self.select_modules(&mut changes, budget)?;
+        self.select_modules(&mut changes, budget, Some(changed), !may_move_state)?;
         if may_move_state && !self.tried.iter().any(|(_, needs)| needs.at_ease <= target) {
             changes.host_state = true;
-            self.select_modules(&mut changes, budget)?;
+            self.select_modules(&mut changes, budget, None, true)?;
         }
         // The model of the allocator is inaccurate: a run that needs at most this fits.
         let tight = target - target / 100 * MARGIN_PERCENT;
@@ -133,7 +133,7 @@ impl Fitting<'_> {
         let chosen = cheapest(&|needs| needs.at_ease <= target).or_else(|| cheapest(&|needs| needs.least <= tight));
         let Some((changes, needs)) = chosen else {
             let least = self.tried.iter().map(|(_, needs)| needs.least).min().unwrap_or(taken);
-            return Err(self.hopeless(least.saturating_sub(tight), budget));
+            return Err(self.hopeless(&recording, least.saturating_sub(tight), budget));
         };
         output::note(format_args!(
             "{program} takes {} of the card. Fits in {} with {}. Starting it",
@@ -145,42 +145,61 @@ impl Fitting<'_> {
     }
 
     /// Tries selections of modules to recompute beside the other changes, until they fit closely.
-    fn select_modules(&mut self, changes: &mut Changes, budget: u64) -> anyhow::Result<()> {
+    ///
+    /// `running`: the program with the other changes alone, if it was started. `is_last`: true if there are no further
+    /// changes to add.
+    fn select_modules(
+        &mut self,
+        changes: &mut Changes,
+        budget: u64,
+        running: Option<Running>,
+        is_last: bool,
+    ) -> anyhow::Result<()> {
         changes.recomputed = None;
-        let Some((mut needs, base)) = self.attempt(changes)? else { return Ok(()) };
-        let mut predicted = base.model.peaks(base.device).allocated_bytes;
+        let Some(base) = self.attempt(changes, running)? else { return Ok(()) };
+        let recording = base.recording;
+        let (mut needs, mut predicted) = (base.needs, recording.model.peaks(recording.device).allocated_bytes);
         for attempt in 0..MAX_ATTEMPTS {
-            if changes.recomputed.is_none() && needs.at_ease <= self.target {
+            let slack = i128::from(self.target) - i128::from(needs.at_ease);
+            if slack >= 0 && slack < i128::from(of_a_module(changes, &recording)) {
                 return Ok(());
             }
-            let aim = i128::from(predicted) + i128::from(self.target) - i128::from(needs.at_ease);
-            let found = recomputation(&base, u64::try_from(aim).unwrap_or(0), &self.excluded);
+            let aim = i128::from(predicted) + slack;
+            let found = recomputation(&recording, u64::try_from(aim).unwrap_or(0), &self.excluded);
             let Some(found) = found else { return Ok(()) };
             let is_known = |other: &Changes| {
                 other.host_state == changes.host_state
                     && other.recomputed.as_ref().is_some_and(|known| known.modules == found.modules)
             };
-            // More changes are possible than these modules.
-            let is_too_large = attempt == 0 && !changes.host_state && found.allocated_bytes > budget;
+            let is_too_large = attempt == 0 && !is_last && found.allocated_bytes > budget;
             if is_too_large || self.tried.iter().any(|(other, _)| is_known(other)) {
                 return Ok(());
             }
             let of_modules = found.allocated_bytes;
             changes.recomputed = Some(found);
-            if let Some((found, _)) = self.attempt(changes)? {
-                (needs, predicted) = (found, of_modules);
+            if let Some(outcome) = self.attempt(changes, None)? {
+                (needs, predicted) = (outcome.needs, of_modules);
             }
         }
         Ok(())
     }
 
-    /// Runs the changed program. Takes back other changes that it does not bear. Returns `None` if modules were refused.
-    fn attempt(&mut self, changes: &mut Changes) -> anyhow::Result<Option<(CardNeeds, Arc<Recording>)>> {
+    fn start(&self, changes: &Changes) -> anyhow::Result<Running> {
+        self.trial.start(variables(&changes.rehearsed(), &self.settings))
+    }
+
+    /// Runs the changed program. Takes back other changes that it does not bear, or that have no effect. Returns `None` if
+    /// modules were refused.
+    fn attempt(&mut self, changes: &mut Changes, running: Option<Running>) -> anyhow::Result<Option<Outcome>> {
+        let mut running = running;
         loop {
-            match self.trial.run(variables(&changes.rehearsed(), &self.settings), &self.settings.1)? {
-                Tried::Needs(needs, recording) => {
-                    self.tried.push((changes.clone(), needs));
-                    return Ok(Some((needs, recording)));
+            let started = running.take().map_or_else(|| self.start(changes), Ok)?;
+            match Trial::finish(started, &self.settings.1)? {
+                Tried::Ran(outcome) => {
+                    changes.loss_in_rows &= outcome.has_loss;
+                    changes.host_state &= outcome.has_state;
+                    self.tried.push((changes.clone(), outcome.needs));
+                    return Ok(Some(*outcome));
                 }
                 Tried::Refused(names) => {
                     output::note(format_args!("activations of {} cannot be recomputed", names.join(", ")));
@@ -194,8 +213,8 @@ impl Fitting<'_> {
     }
 
     /// The error for a program that fits with no selection: by how much it misses, and the batch that would fit.
-    fn hopeless(&self, missing: u64, budget: u64) -> anyhow::Error {
-        let batch = advise(self.recording, Some(budget), &[]).batch.filter(|batch| batch.percent < 100);
+    fn hopeless(&self, recording: &Recording, missing: u64, budget: u64) -> anyhow::Error {
+        let batch = advise(recording, Some(budget), &[]).batch.filter(|batch| batch.percent < 100);
         let batch = batch.map_or_else(String::new, |batch| {
             format!(". A batch {}.{:02} times as large should fit", batch.percent / 100, batch.percent % 100)
         });
@@ -206,6 +225,14 @@ impl Fitting<'_> {
             size(missing),
         ))
     }
+}
+
+/// Returns about how much memory one recomputed module saves; all memory without such modules.
+fn of_a_module(changes: &Changes, unchanged: &Recording) -> u64 {
+    let before = unchanged.model.peaks(unchanged.device).allocated_bytes;
+    changes.recomputed.as_ref().map_or(u64::MAX, |found| {
+        before.saturating_sub(found.allocated_bytes) / (found.modules.len() as u64).max(1)
+    })
 }
 
 /// Settings of the allocator with which the program runs, and the variable that has them.

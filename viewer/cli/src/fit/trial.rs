@@ -10,7 +10,7 @@ use memlab_predict::allocator::Settings;
 use memlab_predict::plan::{Family, Program, Recording, Search};
 
 use super::Environment;
-use crate::recording::Recorder;
+use crate::recording::{Recorder, Running};
 
 /// Number of optimizer steps in each run.
 pub const STEPS: u32 = 3;
@@ -21,10 +21,12 @@ const SECONDS: f64 = 300.0;
 /// Memory of the simulated card: the unchanged program may need more than any card has.
 const CARD_BYTES: u64 = 1 << 40;
 
-/// Begin and end of the agent's messages about a module, and its other messages.
+/// Begin and end of the agent's messages about a module; its other messages.
 const REFUSED: (&str, &str) = ("the activations of ", " cannot be computed again");
 const LEFT_OUT: (&str, &str) = ("the activations of ", " are not recomputed");
 const GRADIENTS_READ: &str = "gradients are not released early";
+const LOSS_IN_ROWS: &str = "the loss is computed in rows";
+const STATE_LEAVES: &str = " bytes of the optimizer's state leave";
 const LOGITS_CHANGED: &str = "the loss cannot be computed in rows";
 
 /// Runs of the program on a simulated card.
@@ -36,14 +38,24 @@ pub struct Trial<'a> {
 
 /// Result of a run with changes.
 pub enum Tried {
-    /// It needs these bytes of a card.
-    Needs(CardNeeds, Arc<Recording>),
+    /// It ran to its end.
+    Ran(Box<Outcome>),
     /// These modules cannot be recomputed.
     Refused(Vec<String>),
     /// The program reads gradients after the step.
     ReadsGradients,
     /// The program changes the logits between the loss and backward.
     ChangesLogits,
+}
+
+/// What a run showed.
+pub struct Outcome {
+    pub needs: CardNeeds,
+    pub recording: Arc<Recording>,
+    /// A loss was computed in rows.
+    pub has_loss: bool,
+    /// State of an optimizer was on the host.
+    pub has_state: bool,
 }
 
 /// Bytes of a card that a run takes, context included.
@@ -57,9 +69,11 @@ pub struct CardNeeds {
 
 impl Trial<'_> {
     /// Records the program with these variables.
-    pub fn recorder(&self, environment: Environment) -> Recorder {
+    fn recorder(&self, environment: Environment) -> anyhow::Result<Recorder> {
+        // Two may run at once.
+        let folder = tempfile::Builder::new().prefix("run-").tempdir_in(self.folder)?.keep();
         let (card, memory) = (Some(self.card.to_owned()), Some(CARD_BYTES));
-        Recorder {
+        Ok(Recorder {
             command: self.command.to_vec(),
             length: None,
             simulation: Some(Simulation { card, memory, devices: 1 }),
@@ -67,14 +81,19 @@ impl Trial<'_> {
             steps: STEPS,
             phases: true,
             seconds: SECONDS,
-            folder: self.folder.to_owned(),
+            folder,
             environment,
-        }
+        })
     }
 
-    /// Runs the changed program.
-    pub fn run(&self, environment: Environment, settings: &str) -> anyhow::Result<Tried> {
-        let recording = match self.recorder(environment).start(None)?.finish() {
+    /// Starts the changed program.
+    pub fn start(&self, environment: Environment) -> anyhow::Result<Running> {
+        self.recorder(environment)?.start(None)
+    }
+
+    /// Waits for the changed program.
+    pub fn finish(running: Running, settings: &str) -> anyhow::Result<Tried> {
+        let recording = match running.finish() {
             Ok(recording) => recording,
             Err(error) => {
                 let text = error.to_string();
@@ -85,14 +104,16 @@ impl Trial<'_> {
                 return if refused.is_empty() { Err(error) } else { Ok(Tried::Refused(refused)) };
             }
         };
-        let left_out: Vec<String> =
-            recording.model.warnings().iter().flat_map(|warning| named(warning, LEFT_OUT)).collect();
-        if recording.model.warnings().iter().any(|warning| warning.contains(GRADIENTS_READ)) {
+        let warnings = recording.model.warnings();
+        let says = |text: &str| warnings.iter().any(|warning| warning.contains(text));
+        if says(GRADIENTS_READ) {
             return Ok(Tried::ReadsGradients);
         }
+        let left_out: Vec<String> = warnings.iter().flat_map(|warning| named(warning, LEFT_OUT)).collect();
         if !left_out.is_empty() {
             return Ok(Tried::Refused(left_out));
         }
+        let (has_loss, has_state) = (says(LOSS_IN_ROWS), says(STATE_LEAVES));
         let peaks = recording.model.peaks(recording.device);
         let rest = peaks.used_bytes.saturating_sub(peaks.reserved_bytes);
         let settings = Settings::parse(settings).map_err(|error| bad_input(error.to_string()))?;
@@ -102,7 +123,8 @@ impl Trial<'_> {
         let program = Program::new(Family::of_one(Arc::clone(&recording)));
         let needs = Search::new(&program, settings, rest).needs(None);
         let at_ease = needs.planned.counters.reserved.peak + rest;
-        Ok(Tried::Needs(CardNeeds { at_ease, least: needs.least }, recording))
+        let needs = CardNeeds { at_ease, least: needs.least };
+        Ok(Tried::Ran(Box::new(Outcome { needs, recording, has_loss, has_state })))
     }
 }
 

@@ -1,0 +1,53 @@
+"""Runs trainings under `memlab run --fit` at three quarters and at half of what they take."""
+
+import json
+import re
+import sys
+
+from harness import MEMLAB, OWN_PROGRAMS, ROOT, Failed
+
+CASES = ("llama", "llama_lora", "t5", "vit", "resnet", "unet", "gan", "lstm")
+SHARES = (75, 50)
+ZOO = OWN_PROGRAMS / "fit_zoo.py"
+
+
+def figures(run):
+    rows = [json.loads(line) for line in run.output.splitlines() if line.startswith("{")]
+    return rows[-1] if rows else None
+
+
+def check_case(harness, folder, case):
+    """The program fits, or is refused; what it computes stays the same."""
+    environment = {"DETERMINISTIC": 1, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    plain = figures(harness.run(folder, sys.executable, ZOO, case, memlab=False, env=environment))
+    if plain is None:
+        raise Failed("the program failed")
+    by_hand = harness.run(folder, sys.executable, ZOO, case, "--checkpoint", memlab=False, env=environment)
+    rows = {"plain": plain, "by hand": figures(by_hand)}
+    wrong = []
+    for share in SHARES:
+        target = plain["footprint"] * share // 100
+        command = [MEMLAB, "run", "--force", "-o", folder / "fit.jsonl", "--fit", f"{target >> 20}MiB"]
+        command += ["--", sys.executable, ZOO, case]
+        run = harness.run(folder, *command, memlab=False, env=environment, timeout=240)
+        message = re.search(r"memlab: (.*(?:Fits in|does not fit|which fits).*)", run.errors)
+        row = rows[share] = figures(run)
+        harness.log(f"     {message[1] if message else run.errors[-2000:]}")
+        if row is None:
+            if run.code != 2:
+                wrong.append(f"{share} %: failed with {run.code}: {run.errors[-1500:]}")
+            continue
+        if row["footprint"] > target:
+            wrong.append(f"{share} %: takes {row['footprint']} of {target} bytes")
+        if row["hash"] != plain["hash"]:
+            wrong.append(f"{share} %: computes something else")
+    gib = {name: row and (row["step_ms"], round(row["footprint"] / 2**30, 2), row["hash"]) for name, row in rows.items()}
+    harness.note(f"fit {case}", {str(name): value for name, value in gib.items()})
+    return wrong
+
+
+def check_loss(harness, folder):
+    """The loss in rows has PyTorch's bits."""
+    run = harness.run(folder, sys.executable, ROOT / "benches/on_gpu/loss_in_rows.py", memlab=False, timeout=120)
+    harness.log(run.output)
+    return [] if "0 cases differ" in run.output else [run.output[-500:] + run.errors[-500:]]
