@@ -69,8 +69,8 @@ def attached(monkeypatch):
         def wait_for_copies(self):
             self.stream.wait_event(len(self.stream.queued))
 
-    def attach():
-        host_state = HostState(Native(), torch, lambda *_: None, least_bytes=512, batch_bytes=1024)
+    def attach(wanted_bytes=1 << 30):
+        host_state = HostState(Native(), torch, lambda *_: None, wanted_bytes, least_bytes=512, batch_bytes=1024)
         host_state.attach(optimizers)
         return host_state
 
@@ -261,6 +261,18 @@ def test_state_is_away_at_the_end_of_forward_and_back_at_the_step(attached):
     # AND a look brings it back
     assert len(optimizer.state) == 18 and away(host_state) == 0
     assert type(optimizer.state) is type(state.original or optimizer.state)
+
+
+def test_only_as_much_leaves_as_is_wanted(attached):
+    # GIVEN a limit; WHEN the state leaves; THEN it is the fewest tensors that reach the limit
+    host_state = attached(wanted_bytes=5000)
+    made = model()
+    optimizer = OPTIMIZERS["AdamW"](made.parameters())
+    for _ in range(3):
+        made(torch.ones(4, 16)).sum().backward()
+        optimizer.step()
+    made(torch.ones(4, 16))
+    assert away(host_state) == 5 * 1024
 
 
 def test_gradients_of_several_backwards_bring_it_back_once(attached):

@@ -2,13 +2,13 @@
 
 Embedded in libmemlab.so and run after guards.py, in the agent's namespace. `MEMLAB_FIT` has the decision as JSON:
 
-    {"reserved_bytes": 17179869184, "early_gradients": true, "loss_in_rows": true, "host_state": true,
+    {"reserved_bytes": 17179869184, "early_gradients": true, "loss_in_rows": true, "host_state_bytes": 2147483648,
      "checkpoint": [{"root": "GPT", "modules": ["blocks.0"]}]}
 
 `root` is the class of an outermost module, and `modules` are names within it. Results stay the same bit for bit, or the
 program stops with the name of the module. PyTorch's allocator returns cached memory instead of reserving more than
 `reserved_bytes`. `early_gradients` releases gradients when the optimizer's step has ended. With `rehearse`, memlab runs the
-program on a simulated card, and reports what would read them. `loss_in_rows`: see fit_loss.py. `host_state`: see
+program on a simulated card, and reports what would read them. `loss_in_rows`: see fit_loss.py. `host_state_bytes`: see
 fit_state.py.
 """
 
@@ -410,7 +410,7 @@ class _Fit:
         self.torch = torch
         self.tag_state = tag_state
         self.loss_in_rows = decision.get("loss_in_rows", False)
-        self.host_state = decision.get("host_state", False)
+        self.host_state_bytes = decision.get("host_state_bytes", 0)
         self.wanted = {part["root"]: list(part["modules"]) for part in decision.get("checkpoint", ())}
         self.releases_gradients = decision.get("early_gradients", False)
         self.rehearses = decision.get("rehearse", False)
@@ -434,8 +434,9 @@ class _Fit:
         if self.loss_in_rows:
             report = (lambda text: self.native.warn(f"--fit: {text}")) if self.rehearses else None
             _LossInRows(self.torch, report).install()
-        if self.host_state:
-            _HostState(self.native, self.torch, self.tag_state, self.rehearses).attach(optimizers)
+        if self.host_state_bytes:
+            host_state = _HostState(self.native, self.torch, self.tag_state, self.host_state_bytes, self.rehearses)
+            host_state.attach(optimizers)
         if self.wanted or self.reserved:
             self.hook = self.torch.nn.modules.module.register_module_forward_pre_hook(self.before_forward)
 

@@ -1,4 +1,4 @@
-"""Keeps the state of optimizers in host memory while no optimizer steps.
+"""Keeps a part of the state of optimizers in host memory while no optimizer steps.
 
 Embedded in libmemlab.so and run before fit.py, in the same namespace.
 
@@ -111,7 +111,8 @@ class _OptimizerState:
         self.memory: Any = None
         self.in_step = False
         self.is_off = False
-        self.may_leave = False  # True until the next forward begins. A program may wait for all copies after a step.
+        self.may_leave = False  # True until the next forward begins. A program may wait for all work after a step.
+        self.copied = 0  # Number of batches that were copied to the host, or are being copied.
         self.hooked: dict = {}  # id(parameter) -> the parameter, weakly. Their gradients are awaited.
         self.began = 0  # Calls of modules before the last step.
         self.forward_calls = 0  # Calls of modules between a step and the first gradient.
@@ -146,6 +147,8 @@ class _OptimizerState:
         if self.may_leave:
             self.may_leave = False
             self.begin_to_leave()
+        if self.original is not None and self.copied < len(self.batches):
+            self.copy_out()  # One batch at a call, because the GPU waits for the program meanwhile.
         progress = (self.host_state.calls - self.began) / max(self.forward_calls, 1)
         self.leave(min(max(2 * progress - 1, 0), 1))
 
@@ -174,7 +177,22 @@ class _OptimizerState:
         )
 
     def entries(self, optimizer):
-        """Yields (parameter, its dictionary of state, key) of the tensors that can leave."""
+        """Returns (parameter, its dictionary of state, key) of the tensors that leave: the largest ones."""
+        entries = [(entry, self.size_of(entry)) for entry in self.possible_entries(optimizer)]
+        left, chosen = self.host_state.wanted_bytes, []
+        for index in sorted(range(len(entries)), key=lambda index: -entries[index][1]):
+            if left <= 0:
+                break
+            chosen.append(index)
+            left -= entries[index][1]
+        return [entries[index][0] for index in sorted(chosen)]
+
+    @staticmethod
+    def size_of(entry):
+        _, values, key = entry
+        return values[key].numel() * values[key].element_size()
+
+    def possible_entries(self, optimizer):
         for group in optimizer.param_groups:
             if group.get("capturable") or group.get("differentiable"):
                 continue  # Graphs of CUDA or of autograd hold the addresses.
@@ -192,13 +210,13 @@ class _OptimizerState:
         return held
 
     def begin_to_leave(self):
-        """Copies the state to the host. It leaves later."""
+        """Replaces `optimizer.state`. The tensors are copied and leave later."""
         optimizer = self.optimizer()
         if self.is_off or self.original is not None or optimizer is None:
             return
         if type(optimizer.state) is not collections.defaultdict or self.host_state.is_capturing():
             return
-        entries = list(self.entries(optimizer))
+        entries = self.entries(optimizer)
         if len(entries) != len(self.slots) or not all(
             slot.is_of(values, key) for slot, (_, values, key) in zip(self.slots, entries, strict=True)
         ):
@@ -207,11 +225,16 @@ class _OptimizerState:
             return
         self.original = optimizer.state
         optimizer.state = _AwayState(self.bring_back)
+        self.copied = 0
+
+    def copy_out(self):
+        """Copies the next batch to the host."""
+        batch = self.batches[self.copied]
         with self.host_state.copying() as event:
-            for batch in self.batches:
-                for slot in batch.slots:
-                    self.host_state.copy(slot.host, slot.values[slot.key])
-                batch.event = event()
+            for slot in batch.slots:
+                self.host_state.copy(slot.host, slot.values[slot.key])
+            batch.event = event()
+        self.copied += 1
 
     def lay_out(self, entries):
         self.slots = [_Slot(*entry) for entry in entries]
@@ -259,6 +282,8 @@ class _OptimizerState:
             batch = self.batches[self.away]
             if self.away_size + batch.size > share * self.size:
                 break
+            while self.copied <= self.away:
+                self.copy_out()
             self.host_state.main.wait_event(batch.event)
             for slot in batch.slots:
                 slot.values[slot.key].data = slot.host
@@ -291,7 +316,7 @@ class _OptimizerState:
         if self.original is None:
             return collections.defaultdict(dict) if optimizer is None else optimizer.state
         self.come_back(1)
-        for batch in self.batches:
+        for batch in self.batches[: self.copied]:
             self.host_state.main.wait_event(batch.event)
         original, self.original = self.original, None
         if optimizer is not None and type(optimizer.state) is _AwayState:
@@ -300,13 +325,16 @@ class _OptimizerState:
 
 
 class _HostState:
-    """Keeps the state of all optimizers on the host between steps."""
+    """Keeps the state of optimizers on the host between steps.
 
-    def __init__(self, native, torch, tag, rehearses=False, least_bytes=_LEAST_STATE, batch_bytes=_BATCH_BYTES):
+    `wanted_bytes`: how much of each one's state leaves; tensors leave as a whole."""
+
+    def __init__(self, native, torch, tag, wanted_bytes, rehearses=False, least_bytes=_LEAST_STATE, batch_bytes=_BATCH_BYTES):
         self.native = native
         self.rehearses = rehearses  # On a simulated card, where values do not matter.
         self.torch = torch
         self.tag = tag
+        self.wanted_bytes = wanted_bytes
         self.least_bytes = least_bytes
         self.batch_bytes = batch_bytes
         self.states: Any = weakref.WeakKeyDictionary()

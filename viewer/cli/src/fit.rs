@@ -11,7 +11,7 @@ use memlab_base::error::bad_input;
 use memlab_base::output;
 use memlab_base::text;
 use memlab_follow::cards::{CardStatus, cards};
-use memlab_predict::advice::{advise, recomputation};
+use memlab_predict::advice::{Recomputation, advise, recomputation};
 use memlab_predict::plan::Recording;
 use memlab_units::format::size;
 
@@ -96,7 +96,7 @@ impl Fitting<'_> {
         let mut changes = Changes {
             early_gradients: is_wanted(GRADIENTS),
             loss_in_rows: is_wanted(LOSS),
-            host_state: false,
+            host_state_bytes: 0,
             recomputed: None,
         };
         let may_move_state = is_wanted(STATE);
@@ -119,10 +119,11 @@ impl Fitting<'_> {
                 size(rest)
             )));
         };
-        self.select_modules(&mut changes, budget, Some(changed), !may_move_state)?;
-        if may_move_state && !self.tried.iter().any(|(_, needs)| needs.at_ease <= target) {
-            changes.host_state = true;
-            self.select_modules(&mut changes, budget, None, true)?;
+        if let Some(base) = self.attempt(&mut changes, Some(changed))? {
+            self.select_modules(&mut changes, &base, budget)?;
+            if !self.tried.iter().any(|(_, needs)| needs.at_ease <= target) {
+                self.change_most(&mut changes, &base, may_move_state)?;
+            }
         }
         // The model of the allocator is inaccurate: a run that needs at most this fits.
         let tight = target - target / 100 * MARGIN_PERCENT;
@@ -146,35 +147,20 @@ impl Fitting<'_> {
 
     /// Tries selections of modules to recompute beside the other changes, until they fit closely.
     ///
-    /// `running`: the program with the other changes alone, if it was started. `is_last`: true if there are no further
-    /// changes to add.
-    fn select_modules(
-        &mut self,
-        changes: &mut Changes,
-        budget: u64,
-        running: Option<Running>,
-        is_last: bool,
-    ) -> anyhow::Result<()> {
-        changes.recomputed = None;
-        let Some(base) = self.attempt(changes, running)? else { return Ok(()) };
-        let recording = base.recording;
+    /// `base`: the program with the other changes alone.
+    fn select_modules(&mut self, changes: &mut Changes, base: &Outcome, budget: u64) -> anyhow::Result<()> {
+        let recording = &base.recording;
         let (mut needs, mut predicted) = (base.needs, recording.model.peaks(recording.device).allocated_bytes);
-        for attempt in 0..MAX_ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             let slack = i128::from(self.target) - i128::from(needs.at_ease);
-            if slack >= 0 && slack < i128::from(of_a_module(changes, &recording)) {
+            if slack >= 0 && slack < i128::from(of_a_module(changes, recording)) {
                 return Ok(());
             }
             let aim = i128::from(predicted) + slack;
-            let found = recomputation(&recording, u64::try_from(aim).unwrap_or(0), &self.excluded);
-            let Some(found) = found else { return Ok(()) };
-            let is_known = |other: &Changes| {
-                other.host_state == changes.host_state
-                    && other.recomputed.as_ref().is_some_and(|known| known.modules == found.modules)
-            };
-            let is_too_large = attempt == 0 && !is_last && found.allocated_bytes > budget;
-            if is_too_large || self.tried.iter().any(|(other, _)| is_known(other)) {
+            let found = recomputation(recording, u64::try_from(aim).unwrap_or(0), &self.excluded);
+            let Some(found) = found.filter(|found| found.allocated_bytes <= budget && !self.is_known(found)) else {
                 return Ok(());
-            }
+            };
             let of_modules = found.allocated_bytes;
             changes.recomputed = Some(found);
             if let Some(outcome) = self.attempt(changes, None)? {
@@ -182,6 +168,30 @@ impl Fitting<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Recomputes all modules, and moves as much of the optimizer's state as is still necessary.
+    ///
+    /// `base`: the program without both.
+    fn change_most(&mut self, changes: &mut Changes, base: &Outcome, may_move_state: bool) -> anyhow::Result<()> {
+        let mut last = None;
+        for _ in 0..MAX_ATTEMPTS {
+            changes.recomputed = recomputation(&base.recording, 0, &self.excluded);
+            let Some(outcome) = self.attempt(changes, None)? else { continue };
+            let missing = outcome.needs.at_ease.saturating_sub(self.target);
+            if missing == 0 || !may_move_state || last == Some(outcome.host_state_bytes) {
+                return Ok(()); // It fits, or there is no more state.
+            }
+            last = Some(outcome.host_state_bytes);
+            changes.host_state_bytes = outcome.host_state_bytes + missing + missing / 16;
+        }
+        Ok(())
+    }
+
+    /// Returns true if this selection was tried.
+    fn is_known(&self, found: &Recomputation) -> bool {
+        let tried = self.tried.iter().filter_map(|(changes, _)| changes.recomputed.as_ref());
+        tried.into_iter().any(|known| known.modules == found.modules)
     }
 
     fn start(&self, changes: &Changes) -> anyhow::Result<Running> {
@@ -197,7 +207,7 @@ impl Fitting<'_> {
             match Trial::finish(started, &self.settings.1)? {
                 Tried::Ran(outcome) => {
                     changes.loss_in_rows &= outcome.has_loss;
-                    changes.host_state &= outcome.has_state;
+                    changes.host_state_bytes = changes.host_state_bytes.min(outcome.host_state_bytes);
                     self.tried.push((changes.clone(), outcome.needs));
                     return Ok(Some(*outcome));
                 }

@@ -1,7 +1,7 @@
 //! Changes of a program that leave its results the same.
 
 use memlab_predict::advice::Recomputation;
-use memlab_units::format;
+use memlab_units::format::{self, size};
 use serde::Serialize;
 
 /// Changes that a person can exclude by these names, besides modules.
@@ -16,8 +16,8 @@ pub struct Changes {
     pub early_gradients: bool,
     /// Computes the cross entropy some rows at a time.
     pub loss_in_rows: bool,
-    /// Keeps the optimizer's state on the host between steps.
-    pub host_state: bool,
+    /// Bytes of the optimizer's state that are on the host between steps.
+    pub host_state_bytes: u64,
     pub recomputed: Option<Recomputation>,
 }
 
@@ -27,19 +27,18 @@ impl Changes {
         self.recomputed.iter().flat_map(|found| &found.modules).map(|module| &*module.name).collect()
     }
 
-    /// Order by cost. A recomputed module costs its forward; state that travels can cost more than many of them.
-    pub fn cost(&self) -> (bool, Option<u64>, usize) {
+    /// Order by cost. All modules together cost at most a forward; copies of state can take longer than a step.
+    pub fn cost(&self) -> (u64, Option<u64>, usize) {
         let cost = self.recomputed.as_ref().and_then(|found| found.cost_ns);
-        (self.host_state, cost, self.modules().len())
+        (self.host_state_bytes, cost, self.modules().len())
     }
 
     pub fn described(&self) -> String {
         let mut parts = vec!["expandable segments".to_owned()];
-        let named = [
-            (self.host_state, "optimizer state on the host between steps"),
-            (self.early_gradients, "early gradients"),
-            (self.loss_in_rows, "the loss in rows"),
-        ];
+        if self.host_state_bytes > 0 {
+            parts.push(format!("{} of optimizer state on the host between steps", size(self.host_state_bytes)));
+        }
+        let named = [(self.early_gradients, "early gradients"), (self.loss_in_rows, "the loss in rows")];
         parts.extend(named.into_iter().filter(|(is_made, _)| *is_made).map(|(_, name)| name.to_owned()));
         if let Some(found) = &self.recomputed {
             let cost =
@@ -60,7 +59,7 @@ impl Changes {
             reserved_bytes: None,
             early_gradients: self.early_gradients,
             loss_in_rows: self.loss_in_rows,
-            host_state: self.host_state,
+            host_state_bytes: self.host_state_bytes,
             rehearse: true,
             checkpoint: Vec::new(),
         };
@@ -88,7 +87,7 @@ pub struct Decision {
     reserved_bytes: Option<u64>,
     early_gradients: bool,
     loss_in_rows: bool,
-    host_state: bool,
+    host_state_bytes: u64,
     /// True for a run on a simulated card, which reports what would read the gradients.
     rehearse: bool,
     checkpoint: Vec<Root>,

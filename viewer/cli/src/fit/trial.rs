@@ -54,8 +54,8 @@ pub struct Outcome {
     pub recording: Arc<Recording>,
     /// A loss was computed in rows.
     pub has_loss: bool,
-    /// State of an optimizer was on the host.
-    pub has_state: bool,
+    /// Bytes of state of optimizers that were on the host.
+    pub host_state_bytes: u64,
 }
 
 /// Bytes of a card that a run takes, context included.
@@ -113,7 +113,8 @@ impl Trial<'_> {
         if !left_out.is_empty() {
             return Ok(Tried::Refused(left_out));
         }
-        let (has_loss, has_state) = (says(LOSS_IN_ROWS), says(STATE_LEAVES));
+        let has_loss = says(LOSS_IN_ROWS);
+        let host_state_bytes = warnings.iter().filter_map(|warning| left_bytes(warning)).sum();
         let peaks = recording.model.peaks(recording.device);
         let rest = peaks.used_bytes.saturating_sub(peaks.reserved_bytes);
         let settings = Settings::parse(settings).map_err(|error| bad_input(error.to_string()))?;
@@ -124,8 +125,13 @@ impl Trial<'_> {
         let needs = Search::new(&program, settings, rest).needs(None);
         let at_ease = needs.planned.counters.reserved.peak + rest;
         let needs = CardNeeds { at_ease, least: needs.least };
-        Ok(Tried::Ran(Box::new(Outcome { needs, recording, has_loss, has_state })))
+        Ok(Tried::Ran(Box::new(Outcome { needs, recording, has_loss, host_state_bytes })))
     }
+}
+
+/// Returns the bytes in the agent's message about state that leaves.
+fn left_bytes(warning: &str) -> Option<u64> {
+    warning.split_once(STATE_LEAVES)?.0.rsplit(' ').next()?.parse().ok()
 }
 
 /// Returns the names between two parts of a message.
@@ -145,6 +151,12 @@ fn named(message: &str, (before, after): (&str, &str)) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bytes_are_found_in_the_agents_message() {
+        assert_eq!(left_bytes("--fit: 4096 bytes of the optimizer's state leave"), Some(4096));
+        assert_eq!(left_bytes("--fit: the loss is computed in rows"), None);
+    }
 
     #[test]
     fn modules_are_found_in_the_agents_messages() {
