@@ -62,6 +62,21 @@ def test_changes_that_would_alter_the_program_are_left_out(memlab, case):
         assert "early gradients" not in messages
 
 
+def test_a_large_loss_and_the_optimizer_s_state_take_less(memlab):
+    # GIVEN a program with a large cross entropy; WHEN it must fit into less than its modules alone give
+    target = 2600
+    fitted, messages, code = run(memlab, "language", "--fit", f"{target}MiB")
+    # THEN the loss is computed in rows, AND a part of the state is on the host
+    assert code == 0, messages
+    assert "the loss in rows and 8 of 8 modules" in messages, messages
+    assert "MiB of optimizer state on the host between steps" in messages, messages
+    assert fitted["used"] <= target * MIB
+    # AND without these changes, it does not fit
+    for change in ("loss", "state"):
+        _, messages, code = run(memlab, "language", "--fit", f"{target}MiB", "--fit-without", change)
+        assert code == 2 and "misses by" in messages, messages
+
+
 def test_a_module_can_be_left_out(memlab):
     plain, _, _ = run(memlab, "plain", "--fit", "12GiB")
     target = int(plain["used"] * 0.8) // MIB

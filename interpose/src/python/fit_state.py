@@ -81,9 +81,8 @@ class _Slot:
         self.size = tensor.numel() * tensor.element_size()
         self.host: Any = None
 
-    def is_of(self, values, key):
-        tensor = values[key]
-        return values is self.values and key == self.key and self.form == (tensor.dtype, tensor.shape, tensor.stride())
+    def fits(self, tensor):
+        return self.form == (tensor.dtype, tensor.shape, tensor.stride())
 
 
 class _Batch:
@@ -134,6 +133,7 @@ class _OptimizerState:
         self.awaited, self.arrived = self.arrived, 0
         self.backwards_of_a_step, self.backwards = max(self.backwards, 1), 0
         self.began = self.host_state.calls
+        self.begin_to_leave()  # While the GPU is busy with the step.
         self.may_leave = True
 
     def module_called(self):
@@ -203,6 +203,16 @@ class _OptimizerState:
                         if self.can_leave(values[key]) and not self.is_held(values, key):
                             yield parameter, values, key
 
+    def is_current(self, optimizer, slot):
+        """Returns True if the slot's tensor is still a part of the state and can leave."""
+        return (
+            optimizer.state.get(slot.parameter()) is slot.values
+            and slot.key in slot.values
+            and self.can_leave(slot.values[slot.key])
+            and slot.fits(slot.values[slot.key])
+            and not self.is_held(slot.values, slot.key)
+        )
+
     def is_held(self, values, key):
         held = _references(self.torch, values, key) != self.host_state.references
         if held:
@@ -216,11 +226,8 @@ class _OptimizerState:
             return
         if type(optimizer.state) is not collections.defaultdict or self.host_state.is_capturing():
             return
-        entries = self.entries(optimizer)
-        if len(entries) != len(self.slots) or not all(
-            slot.is_of(values, key) for slot, (_, values, key) in zip(self.slots, entries, strict=True)
-        ):
-            self.lay_out(entries)
+        if not self.slots or not all(self.is_current(optimizer, slot) for slot in self.slots):
+            self.lay_out(self.entries(optimizer))
         if not self.slots:
             return
         self.original = optimizer.state

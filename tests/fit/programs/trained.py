@@ -1,7 +1,7 @@
 """Trains a small transformer: `trained.py CASE`. Prints the peaks of PyTorch's allocator, in bytes, as JSON.
 
 Cases: plain; changed, whose fifth block gets a tensor that the caller changes before backward; read, which reads gradients
-after the step.
+after the step; language, with a large cross entropy.
 """
 
 import json
@@ -12,6 +12,7 @@ from torch import nn
 
 CASE = sys.argv[1]
 WIDTH = 512
+CLASSES = 32768
 
 
 class Block(nn.Module):
@@ -27,19 +28,30 @@ class Model(nn.Module):
     def __init__(self):
         super().__init__()
         self.blocks = nn.ModuleList(Block() for _ in range(8))
+        if CASE == "language":
+            self.head = nn.Linear(WIDTH, CLASSES)
 
     def forward(self, x):
         self.shift = torch.zeros(1, device=x.device)
         for index, block in enumerate(self.blocks):
             x = block(x, self.shift if index == 4 else 0.0)
-        return x
+        return self.head(x) if CASE == "language" else x
+
+
+def loss_of(model):
+    batch = 8 if CASE == "language" else 64
+    y = model(torch.randn(batch, 512, WIDTH, device="cuda"))
+    if CASE != "language":
+        return y.square().mean()
+    target = torch.zeros(batch * 512, dtype=torch.long, device="cuda")
+    return torch.nn.functional.cross_entropy(y.flatten(0, 1), target)
 
 
 def main():
     model = Model().cuda()
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(8):
-        loss = model(torch.randn(64, 512, WIDTH, device="cuda")).square().mean()
+        loss = loss_of(model)
         if CASE == "changed":
             model.shift.add_(1)
         optimizer.zero_grad()
