@@ -36,7 +36,7 @@ def check_case(harness, folder, case):
         command += ["--", sys.executable, ZOO, case]
         run = harness.run(folder, *command, memlab=False, env=environment, timeout=240)
         message = re.search(r"memlab: (.*(?:Fits in|does not fit|which fits).*)", run.errors)
-        row = rows[share] = figures(run)
+        row = rows[f"{share} %"] = figures(run)
         harness.log(f"     {message[1] if message else run.errors[-2000:]}")
         if row is None:
             if run.code != 2:
@@ -51,7 +51,7 @@ def check_case(harness, folder, case):
             else:
                 harness.log(f"     the program itself differs from run to run ({', '.join(others)})")
     gib = {name: row and (row["step_ms"], round(row["footprint"] / 2**30, 2), row["hash"]) for name, row in rows.items()}
-    harness.note(f"fit {case}", {str(name): value for name, value in gib.items()})
+    harness.note(f"fit {case}", gib)
     return wrong
 
 

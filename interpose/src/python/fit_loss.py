@@ -9,7 +9,8 @@ runs once, over all of them.
 
 import functools
 
-_ROWS_BYTES = 128 << 20  # Bytes of float32 of the rows at a time.
+_PARTS = 32
+_ROWS_BYTES = 128 << 20  # Most bytes of float32 of the rows at a time.
 _LEAST_ROWS = 256  # A kernel needs that many to occupy a GPU.
 _ROWS_MULTIPLE = 64  # Then each row has the alignment that it has in the whole, on which the order of sums depends.
 _NONE, _MEAN = 0, 1  # Reductions, as PyTorch numbers them.
@@ -70,7 +71,8 @@ class _LossInRows:
         return self.torch.overrides._get_current_function_mode_stack()
 
     def chunks(self, logits):
-        rows = self.rows_bytes // (4 * logits.shape[1]) // _ROWS_MULTIPLE * _ROWS_MULTIPLE
+        size = min(self.rows_bytes, 4 * logits.numel() // _PARTS)
+        rows = size // (4 * logits.shape[1]) // _ROWS_MULTIPLE * _ROWS_MULTIPLE
         rows = max(rows, self.least_rows)
         for start in range(0, logits.shape[0], rows):
             yield slice(start, start + rows)

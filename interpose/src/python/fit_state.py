@@ -336,7 +336,9 @@ class _HostState:
 
     `wanted_bytes`: how much of each one's state leaves; tensors leave as a whole."""
 
-    def __init__(self, native, torch, tag, wanted_bytes, rehearses=False, least_bytes=_LEAST_STATE, batch_bytes=_BATCH_BYTES):
+    def __init__(
+        self, native, torch, tag, wanted_bytes, rehearses=False, least_bytes=_LEAST_STATE, batch_bytes=_BATCH_BYTES
+    ):
         self.native = native
         self.rehearses = rehearses  # On a simulated card, where values do not matter.
         self.torch = torch

@@ -16,7 +16,7 @@ use memlab_predict::plan::Recording;
 use memlab_units::format::size;
 
 use changes::{Changes, Decision, GRADIENTS, LOSS, STATE};
-use trial::{CardNeeds, Outcome, STEPS, Trial, Tried};
+use trial::{CardNeeds, Environment, Outcome, STEPS, Trial, Tried};
 
 use crate::recording::Running;
 use crate::run::Options;
@@ -32,9 +32,6 @@ const DEFAULT_CARD: &str = "h100";
 
 /// Share of the target that stays free, in percent: the model of the allocator is that inaccurate.
 const MARGIN_PERCENT: u64 = 1;
-
-/// Environment variables that make a program fit.
-type Environment = Vec<(&'static str, String)>;
 
 /// Returns the environment in which the program of `memlab run` fits; empty if it fits as it is, or without `--fit`.
 ///
@@ -133,8 +130,7 @@ impl Fitting<'_> {
         };
         let chosen = cheapest(&|needs| needs.at_ease <= target).or_else(|| cheapest(&|needs| needs.least <= tight));
         let Some((changes, needs)) = chosen else {
-            let least = self.tried.iter().map(|(_, needs)| needs.least).min().unwrap_or(taken);
-            return Err(self.hopeless(&recording, least.saturating_sub(tight), budget));
+            return Err(self.hopeless(&recording, tight, budget));
         };
         output::note(format_args!(
             "{program} takes {} of the card. Fits in {} with {}. Starting it",
@@ -222,27 +218,30 @@ impl Fitting<'_> {
         }
     }
 
-    /// The error for a program that fits with no selection: by how much it misses, and the batch that would fit.
-    fn hopeless(&self, recording: &Recording, missing: u64, budget: u64) -> anyhow::Error {
+    /// The error for a program that fits with no changes: what was tried, by how much it misses, and the batch that would
+    /// fit.
+    fn hopeless(&self, recording: &Recording, target: u64, budget: u64) -> anyhow::Error {
+        let most = self.tried.iter().min_by_key(|(_, needs)| needs.least);
+        let missing = most.map_or_else(String::new, |(changes, needs)| {
+            format!(": with {}, it misses by {}", changes.described(), size(needs.least.saturating_sub(target)))
+        });
         let batch = advise(recording, Some(budget), &[]).batch.filter(|batch| batch.percent < 100);
         let batch = batch.map_or_else(String::new, |batch| {
             format!(". A batch {}.{:02} times as large should fit", batch.percent / 100, batch.percent % 100)
         });
-        bad_input(format!(
-            "{} does not fit in {}: with all changes that keep its results, it misses by {}{batch}. It was not started",
-            self.program,
-            size(self.target),
-            size(missing),
-        ))
+        bad_input(
+            format!("{} does not fit in {}{missing}{batch}. It was not started", self.program, size(self.target),),
+        )
     }
 }
 
 /// Returns about how much memory one recomputed module saves; all memory without such modules.
 fn of_a_module(changes: &Changes, unchanged: &Recording) -> u64 {
     let before = unchanged.model.peaks(unchanged.device).allocated_bytes;
-    changes.recomputed.as_ref().map_or(u64::MAX, |found| {
-        before.saturating_sub(found.allocated_bytes) / (found.modules.len() as u64).max(1)
-    })
+    changes
+        .recomputed
+        .as_ref()
+        .map_or(u64::MAX, |found| before.saturating_sub(found.allocated_bytes) / (found.modules.len() as u64).max(1))
 }
 
 /// Settings of the allocator with which the program runs, and the variable that has them.

@@ -9,7 +9,6 @@ use memlab_base::simulation::Simulation;
 use memlab_predict::allocator::Settings;
 use memlab_predict::plan::{Family, Program, Recording, Search};
 
-use super::Environment;
 use crate::recording::{Recorder, Running};
 
 /// Number of optimizer steps in each run.
@@ -28,6 +27,9 @@ const GRADIENTS_READ: &str = "gradients are not released early";
 const LOSS_IN_ROWS: &str = "the loss is computed in rows";
 const STATE_LEAVES: &str = " bytes of the optimizer's state leave";
 const LOGITS_CHANGED: &str = "the loss cannot be computed in rows";
+
+/// Environment variables of a program.
+pub type Environment = Vec<(&'static str, String)>;
 
 /// Runs of the program on a simulated card.
 pub struct Trial<'a> {

@@ -87,12 +87,13 @@ pub struct Options {
     on_limit: Option<OnLimit>,
     /// Make the program fit into SIZE of GPU memory, context included, without changing its results.
     ///
-    /// memlab records three steps on a simulated card, chooses modules whose activations backward computes again, and tries
-    /// the choice before it starts the program. Without SIZE: what is free on the card.
+    /// memlab records three steps on a simulated card, chooses changes, and tries them before it starts the program.
+    /// Without SIZE: what is free on the card.
     #[arg(long, value_name = "SIZE", value_parser = positive_size, num_args = 0..=1, conflicts_with = "limit")]
     pub fit: Option<Option<u64>>,
-    /// Do not recompute the activations of this module (such as blocks.3). Can be repeated.
-    #[arg(long, value_name = "MODULE", requires = "fit")]
+    /// Leave out a change: a module that is not recomputed (such as blocks.3), gradients (not released early), loss (not in
+    /// rows) or state (not on the host). Can be repeated.
+    #[arg(long, value_name = "CHANGE", requires = "fit")]
     pub fit_without: Vec<String>,
     /// The most host memory for offloaded memory.
     #[arg(long, value_name = "SIZE", value_parser = positive_size)]
