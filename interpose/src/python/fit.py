@@ -111,41 +111,58 @@ class _Unknown(Exception):
 
 class _Attributes:
     """Attributes of a module's parts before a forward, apart from parameters, buffers and modules. Their containers are
-    copied."""
+    copied.
+
+    `wanted`: the attributes of interest, by the name of their part and their own; None: all."""
 
     def __init__(self, parts, plain, wanted=None):
-        self.values = [
-            (part, part_name, key, value, self.content(value))
-            for part_name, part in parts
+        self.plain = plain
+        self.wanted = wanted
+        self.parts = [
+            (part, part_name, dict(part.__dict__), self.contents(part.__dict__))
+            for part_name, part in (parts if wanted is None or wanted else ())
             if not type(part).__module__.startswith("torch.nn.")  # PyTorch's modules change no attributes.
-            for key, value in part.__dict__.items()
-            if key not in plain and (wanted is None or (part_name, key) in wanted)
         ]
 
-    @staticmethod
-    def content(value):
-        return type(value)(value) if type(value) in (list, dict, set) else None
+    def contents(self, attributes):
+        return {
+            key: type(value)(value)
+            for key, value in attributes.items()
+            if type(value) in (list, dict, set) and key not in self.plain
+        }
+
+    def values(self):
+        """Yields (part, its name, name of the attribute, its value, its content if it is a container)."""
+        for part, part_name, before, contents in self.parts:
+            for key, value in before.items():
+                if key not in self.plain and (self.wanted is None or (part_name, key) in self.wanted):
+                    yield part, part_name, key, value, contents.get(key)
 
     def changed(self):
         """Returns the attributes that have another value or other content now: (name of the part, name)."""
         changed = set()
-        for part, part_name, key, value, content in self.values:
-            now = part.__dict__.get(key)
-            if now is not value or (content is not None and not self.is_same(now, content)):
-                changed.add((part_name, key))
+        for part, part_name, before, contents in self.parts:
+            now = part.__dict__
+            if not all(map(operator.is_, map(now.get, before), before.values())):
+                changed.update(
+                    (part_name, key) for key in before if now.get(key) is not before[key] and key not in self.plain
+                )
+            changed.update((part_name, key) for key in contents if not self.is_same(now.get(key), contents[key]))
         return changed
 
     @staticmethod
     def is_same(now, content):
+        if type(now) is not type(content):
+            return False
         if type(now) is dict:
             return list(now) == list(content) and all(now[key] is content[key] for key in now)
         return len(now) == len(content) and all(map(operator.is_, now, content))
 
     def put_back(self):
         """Gives the attributes these values. Returns a function that undoes it."""
-        now = [(part, key, part.__dict__.get(key)) for part, _, key, _, _ in self.values]
-        for part, _, key, value, content in self.values:
-            part.__dict__[key] = value if content is None else self.content(content)
+        now = [(part, key, part.__dict__.get(key)) for part, _, key, _, _ in self.values()]
+        for part, _, key, value, content in self.values():
+            part.__dict__[key] = value if content is None else type(content)(content)
 
         def undo():
             for part, key, value in now:
@@ -188,7 +205,7 @@ class _Call:
         self.attributes = _Attributes(self.parts, self.fit.plain, recomputed.changing if recomputed.is_checked else None)
         self.buffers = list(self.values_before())
         if not recomputed.is_checked:
-            values = (value for *_, value, _ in self.attributes.values)
+            values = (value for *_, value, _ in self.attributes.values())
             recomputed.generators = [value for value in values if isinstance(value, self.fit.generator)]
             self.generators += [(generator, generator.get_state()) for generator in recomputed.generators]
         result = self.forward(*arguments, **keywords)

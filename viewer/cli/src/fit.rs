@@ -22,7 +22,7 @@ use crate::recording::Running;
 use crate::run::Options;
 
 /// Number of selections of modules that are tried with the same other changes.
-const MAX_ATTEMPTS: usize = 4;
+const MAX_ATTEMPTS: usize = 5;
 
 /// The allocator setting that keeps reserved memory close to allocated memory.
 const EXPANDABLE: &str = "expandable_segments:True";
@@ -147,12 +147,17 @@ impl Fitting<'_> {
     fn select_modules(&mut self, changes: &mut Changes, base: &Outcome, budget: u64) -> anyhow::Result<()> {
         let recording = &base.recording;
         let (mut needs, mut predicted) = (base.needs, recording.model.peaks(recording.device).allocated_bytes);
+        // Bounds of the peak to aim at: the largest that fitted, and the smallest that did not.
+        let (mut fitting, mut too_large) = (0, i128::from(predicted));
         for _ in 0..MAX_ATTEMPTS {
             let slack = i128::from(self.target) - i128::from(needs.at_ease);
             if slack >= 0 && slack < i128::from(of_a_module(changes, recording)) {
                 return Ok(());
             }
             let aim = i128::from(predicted) + slack;
+            // The prediction may be off by different amounts for different selections.
+            let is_inside = changes.recomputed.is_none() || (fitting < aim && aim < too_large);
+            let aim = if is_inside { aim } else { i128::midpoint(fitting, too_large) };
             let found = recomputation(recording, u64::try_from(aim).unwrap_or(0), &self.excluded);
             let Some(found) = found.filter(|found| found.allocated_bytes <= budget && !self.is_known(found)) else {
                 return Ok(());
@@ -161,6 +166,10 @@ impl Fitting<'_> {
             changes.recomputed = Some(found);
             if let Some(outcome) = self.attempt(changes, None)? {
                 (needs, predicted) = (outcome.needs, of_modules);
+                match needs.at_ease <= self.target {
+                    true => fitting = fitting.max(aim),
+                    false => too_large = too_large.min(aim),
+                }
             }
         }
         Ok(())
