@@ -7,8 +7,6 @@ does them for some rows at a time, and keeps the logits instead. The rows are ad
 runs once, over all of them.
 """
 
-import functools
-
 _PARTS = 32
 _ROWS_BYTES = 128 << 20  # Most bytes of float32 of the rows at a time.
 _LEAST_ROWS = 256  # A kernel needs that many to occupy a GPU.
@@ -33,19 +31,21 @@ class _LossInRows:
     def install(self):
         original = self.torch._C._nn.cross_entropy_loss
 
-        @functools.wraps(original)
-        def cross_entropy_loss(input, target, weight=None, reduction=1, ignore_index=-100, label_smoothing=0.0):
-            if not self.torch.compiler.is_compiling() and self.applies(input, target, weight, reduction, label_smoothing):
-                if self.report is not None:
-                    self.report, report = None, self.report
-                    report("the loss is computed in rows")
-                return self.function.apply(input, target, reduction, ignore_index)
-            return original(input, target, weight, reduction, ignore_index, label_smoothing)
+        def cross_entropy_loss(*arguments, **keywords):
+            # `torch.nn.functional.cross_entropy` passes all six.
+            if len(arguments) != 6 or self.torch.compiler.is_compiling() or not self.applies(*arguments):
+                return original(*arguments, **keywords)
+            logits, target, _, reduction, ignored, _ = arguments
+            if self.report is not None:
+                self.report, report = None, self.report
+                report("the loss is computed in rows")
+            return self.function.apply(logits, target, reduction, ignored)
 
         self.original = original
+        self.torch.jit._builtins._register_builtin(cross_entropy_loss, "aten::cross_entropy_loss")
         self.torch._C._nn.cross_entropy_loss = cross_entropy_loss
 
-    def applies(self, logits, target, weight, reduction, label_smoothing):
+    def applies(self, logits, target, weight, _reduction, _ignored, label_smoothing):
         torch = self.torch
         return (
             type(logits) is torch.Tensor

@@ -13,7 +13,10 @@ back, for `state_dict`, `deepcopy` and the program's own code. A tensor that som
 import collections
 import contextlib
 import functools
+import os
 import sys
+import threading
+import types
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -26,23 +29,31 @@ _ALIGNMENT = 512  # Of a tensor in host memory.
 _RETURN_AHEAD = 1.25  # The state returns that much faster than gradients arrive.
 
 
-def _references(torch, values, key):
-    """Returns the numbers of references to a tensor and to its memory."""
+def _references(torch, state, parameter, key):
+    """Returns the numbers of references to a tensor's dictionary, to the tensor and to its memory."""
+    values = state[parameter]
+    of_values = sys.getrefcount(values)
     tensor = values[key]
-    return sys.getrefcount(tensor), torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+    return of_values, sys.getrefcount(tensor), torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+
+
+def _references_to_state(optimizer):
+    return sys.getrefcount(optimizer.__dict__["state"])
 
 
 class _AwayState(collections.defaultdict):
     """Stands for `optimizer.state`. Its first use brings back what is away."""
 
-    def __init__(self, bring_back):
+    def __init__(self, original, bring_back):
         super().__init__(dict)
+        self.original = original
         self.bring_back = bring_back
 
 
 def _forwarded(name):
     def call(self, *arguments, **keywords):
-        return getattr(self.bring_back(), name)(*arguments, **keywords)
+        self.bring_back()
+        return getattr(self.original, name)(*arguments, **keywords)
 
     return call
 
@@ -70,19 +81,17 @@ class _HostMemory:
 
 
 class _Slot:
-    """A state tensor: an entry of a dictionary, and its place on the host."""
+    """A state tensor: its parameter, its name, and its place on the host."""
 
-    def __init__(self, parameter, values, key):
+    def __init__(self, parameter, key, tensor):
         self.parameter = weakref.ref(parameter)
-        self.values = values
         self.key = key
-        tensor = values[key]
         self.form = (tensor.dtype, tensor.shape, tensor.stride())
         self.size = tensor.numel() * tensor.element_size()
         self.host: Any = None
 
-    def fits(self, tensor):
-        return self.form == (tensor.dtype, tensor.shape, tensor.stride())
+    def tensor(self, state):
+        return state[self.parameter()][self.key]
 
 
 class _Batch:
@@ -108,6 +117,8 @@ class _OptimizerState:
         self.away_size = 0
         self.original = None  # `optimizer.state`, while it is replaced.
         self.memory: Any = None
+        self.lock = threading.RLock()
+        self.streams: list = []  # The program's, on which this optimizer stepped; the last one at the end.
         self.in_step = False
         self.is_off = False
         self.may_leave = False  # True until the next forward begins. A program may wait for all work after a step.
@@ -121,14 +132,23 @@ class _OptimizerState:
         self.backwards = 0  # Since the last step.
         self.backwards_of_a_step = 1
 
+    def __del__(self):
+        # Its memory must not be used for something else while it is copied.
+        if self.memory is not None:
+            with contextlib.suppress(Exception):  # The interpreter may be ending.
+                self.host_state.wait_for_copies()
+
     # The program.
 
     def before_step(self):
-        self.in_step = True
-        self.bring_back()
+        with self.lock:
+            self.in_step = True
+            self.bring_back()
 
     def after_step(self):
         self.in_step = False
+        stream = self.host_state.current_stream()
+        self.streams = [known for known in self.streams if known != stream] + [stream]
         self.in_backward = False
         self.awaited, self.arrived = self.arrived, 0
         self.backwards_of_a_step, self.backwards = max(self.backwards, 1), 0
@@ -138,7 +158,7 @@ class _OptimizerState:
 
     def module_called(self):
         """Called in forwards of training."""
-        if self.in_step or self.is_off:
+        if self.in_step or self.is_off or self.host_state.is_capturing():
             return
         if self.in_backward:
             self.in_backward = False
@@ -153,7 +173,7 @@ class _OptimizerState:
         self.leave(min(max(2 * progress - 1, 0), 1))
 
     def gradient_arrived(self):
-        if self.in_step or self.is_off:
+        if self.in_step or self.is_off or self.host_state.is_capturing():
             return
         if not self.in_backward:
             self.in_backward = True
@@ -177,44 +197,52 @@ class _OptimizerState:
         )
 
     def entries(self, optimizer):
-        """Returns (parameter, its dictionary of state, key) of the tensors that leave: the largest ones."""
-        entries = [(entry, self.size_of(entry)) for entry in self.possible_entries(optimizer)]
+        """Returns (parameter, key, tensor) of the tensors that leave: the largest ones."""
+        entries = list(self.possible_entries(optimizer))
         left, chosen = self.host_state.wanted_bytes, []
-        for index in sorted(range(len(entries)), key=lambda index: -entries[index][1]):
+        for index in sorted(range(len(entries)), key=lambda index: -self.size_of(entries[index][2])):
             if left <= 0:
                 break
             chosen.append(index)
-            left -= entries[index][1]
-        return [entries[index][0] for index in sorted(chosen)]
+            left -= self.size_of(entries[index][2])
+        return [entries[index] for index in sorted(chosen)]
 
     @staticmethod
-    def size_of(entry):
-        _, values, key = entry
-        return values[key].numel() * values[key].element_size()
+    def size_of(tensor):
+        return tensor.numel() * tensor.element_size()
 
     def possible_entries(self, optimizer):
+        seen = set()
         for group in optimizer.param_groups:
             if group.get("capturable") or group.get("differentiable"):
                 continue  # Graphs of CUDA or of autograd hold the addresses.
             for parameter in group["params"]:
-                values = optimizer.state.get(parameter)
-                if type(values) is dict:
-                    for key in values:
-                        if self.can_leave(values[key]) and not self.is_held(values, key):
-                            yield parameter, values, key
+                if parameter not in optimizer.state or type(optimizer.state[parameter]) is not dict:
+                    continue
+                for key in list(optimizer.state[parameter]):  # An iterator would hold the dictionary.
+                    tensor = optimizer.state[parameter][key]
+                    if not self.can_leave(tensor) or id(tensor) in seen:
+                        continue
+                    seen.add(id(tensor))
+                    del tensor
+                    if not self.is_held(optimizer.state, parameter, key):
+                        yield parameter, key, optimizer.state[parameter][key]
 
     def is_current(self, optimizer, slot):
         """Returns True if the slot's tensor is still a part of the state and can leave."""
+        parameter, state = slot.parameter(), optimizer.state
         return (
-            optimizer.state.get(slot.parameter()) is slot.values
-            and slot.key in slot.values
-            and self.can_leave(slot.values[slot.key])
-            and slot.fits(slot.values[slot.key])
-            and not self.is_held(slot.values, slot.key)
+            parameter in state
+            and type(state[parameter]) is dict
+            and slot.key in state[parameter]
+            and self.can_leave(slot.tensor(state))
+            and slot.form == (slot.tensor(state).dtype, slot.tensor(state).shape, slot.tensor(state).stride())
+            and not self.is_held(state, parameter, slot.key)
         )
 
-    def is_held(self, values, key):
-        held = _references(self.torch, values, key) != self.host_state.references
+    def is_held(self, state, parameter, key):
+        """Returns True if something else holds the tensor, its memory or its dictionary."""
+        held = _references(self.torch, state, parameter, key) != self.host_state.references
         if held:
             self.host_state.warn_once(f"the optimizer's {key} stays on the GPU: something else holds it")
         return held
@@ -226,20 +254,23 @@ class _OptimizerState:
             return
         if type(optimizer.state) is not collections.defaultdict or self.host_state.is_capturing():
             return
+        if _references_to_state(optimizer) != self.host_state.references_to_state:
+            self.host_state.warn_once("the optimizer's state stays on the GPU: something else holds it")
+            return
         if not self.slots or not all(self.is_current(optimizer, slot) for slot in self.slots):
             self.lay_out(self.entries(optimizer))
         if not self.slots:
             return
         self.original = optimizer.state
-        optimizer.state = _AwayState(self.bring_back)
+        optimizer.state = _AwayState(self.original, self.bring_back)
         self.copied = 0
 
     def copy_out(self):
         """Copies the next batch to the host."""
         batch = self.batches[self.copied]
-        with self.host_state.copying() as event:
+        with self.host_state.copying(self.streams) as event:
             for slot in batch.slots:
-                self.host_state.copy(slot.host, slot.values[slot.key])
+                self.host_state.copy(slot.host, slot.tensor(self.original))
             batch.event = event()
         self.copied += 1
 
@@ -291,9 +322,10 @@ class _OptimizerState:
                 break
             while self.copied <= self.away:
                 self.copy_out()
-            self.host_state.main.wait_event(batch.event)
-            for slot in batch.slots:
-                slot.values[slot.key].data = slot.host
+            for stream in self.streams:
+                stream.wait_event(batch.event)
+            for slot, tensor in [(slot, slot.tensor(self.original)) for slot in batch.slots]:
+                tensor.data = slot.host
             self.away += 1
             self.away_size += batch.size
 
@@ -309,26 +341,28 @@ class _OptimizerState:
 
     def copy_back(self, batch):
         host_state = self.host_state
-        new = host_state.on_device([slot.host for slot in batch.slots])
-        with host_state.copying() as event:
+        new = host_state.on_device([slot.host for slot in batch.slots], self.streams[-1])
+        with host_state.copying(self.streams) as event:
             for slot, tensor in zip(batch.slots, new, strict=True):
                 host_state.copy(tensor, slot.host)
-                slot.values[slot.key].data = tensor
+                slot.tensor(self.original).data = tensor
                 self.host_state.tag(slot.parameter(), tensor, slot.key)
             batch.event = event()
 
     def bring_back(self):
-        """Brings everything back, and returns the original `optimizer.state`."""
-        optimizer = self.optimizer()
-        if self.original is None:
-            return collections.defaultdict(dict) if optimizer is None else optimizer.state
-        self.come_back(1)
-        for batch in self.batches[: self.copied]:
-            self.host_state.main.wait_event(batch.event)
-        original, self.original = self.original, None
-        if optimizer is not None and type(optimizer.state) is _AwayState:
-            optimizer.state = original
-        return original
+        """Brings everything back."""
+        with self.lock:
+            if self.original is None:
+                return
+            self.come_back(1)
+            current = self.host_state.current_stream()
+            for stream in [*self.streams, current]:
+                for batch in self.batches[: self.copied]:
+                    stream.wait_event(batch.event)
+            original, self.original = self.original, None
+            optimizer = self.optimizer()
+            if optimizer is not None and type(optimizer.state) is _AwayState:
+                optimizer.state = original
 
 
 class _HostState:
@@ -351,10 +385,11 @@ class _HostState:
         self.warned: set = set()
         self.device: Any = None
         self.stream: Any = None
-        self.main: Any = None  # The program's stream at its last step.
-        example = {"it": torch.zeros(1)}
-        example["it"].untyped_storage()
-        self.references = _references(torch, example, "it")
+        example = types.SimpleNamespace(state={0: {"it": torch.zeros(1)}})
+        example.state[0]["it"].untyped_storage()
+        self.references = _references(torch, example.state, 0, "it")
+        self.references_to_state = _references_to_state(example)
+        self.pid = os.getpid()
 
     def attach(self, optimizers):
         optimizers.register_optimizer_step_pre_hook(self.before_step)
@@ -375,6 +410,8 @@ class _HostState:
     def module_called(self, *_):
         if not self.torch.is_grad_enabled() or self.torch._C._current_graph_task_id() != -1:  # -1: not in backward.
             return
+        if os.getpid() != self.pid:
+            return  # A forked worker has no GPU.
         self.calls += 1
         for state in list(self.states.values()):
             self.harmless(state, state.module_called)
@@ -392,7 +429,7 @@ class _HostState:
             state.is_off = True
             self.warn_once(f"the optimizer's state stays on the GPU ({error})")
 
-        with _Harmless(stop):
+        with _Harmless(stop), state.lock:
             function()
 
     def warn_once(self, text):
@@ -408,7 +445,9 @@ class _HostState:
             parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
             self.device = next((parameter.device for parameter in parameters if parameter.is_cuda), None)
             self.stream = self.device and cuda.Stream(self.device)
-        self.main = self.device and cuda.current_stream(self.device)
+
+    def current_stream(self):
+        return self.torch.cuda.current_stream(self.device)
 
     def is_capturing(self):
         return self.torch.cuda.is_current_stream_capturing()
@@ -416,15 +455,17 @@ class _HostState:
     def memory(self, size):
         return _HostMemory(self.torch, size, self.warn_once)
 
-    def on_device(self, hosts):
+    def on_device(self, hosts, stream):
         """Returns new memory on the device for copies of these tensors."""
-        with self.torch.cuda.stream(self.main):
+        with self.torch.cuda.stream(stream):
             return [self.torch.empty_like(host, device=self.device) for host in hosts]
 
     @contextlib.contextmanager
-    def copying(self):
-        """Copies run beside the program's work, after what it has queued. Yields a function that marks their end."""
-        self.stream.wait_stream(self.main)
+    def copying(self, streams):
+        """Copies run beside the program's work, after what it has queued on these streams. Yields a function that marks
+        their end."""
+        for stream in streams:
+            self.stream.wait_stream(stream)
         with self.torch.cuda.stream(self.stream), self.torch.no_grad():
             yield self.stream.record_event
 
