@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 import torch
-from test_recompute import SOURCES, Native, assert_same
+from test_recompute import Native, assert_same, embedded
 from torch import nn
 from torch.optim import optimizer as optimizers
 
@@ -18,9 +18,7 @@ def fit(monkeypatch):
         monkeypatch.setattr(kind, "zero_grad", kind.zero_grad)
 
     def apply(rehearse):
-        names: dict = {}
-        for source in ("guards.py", "fit.py"):
-            exec(compile((SOURCES / source).read_text(), source, "exec"), names)
+        names = embedded("guards.py", "fit.py")
         native = Native()
         names["_Fit"](native, torch, {"early_gradients": True, "rehearse": rehearse}).attach()
         return native.warnings

@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 import torch
-from test_recompute import SOURCES
+from test_recompute import embedded
 from torch import nn
 from torch.nn import functional
 
@@ -15,9 +15,7 @@ ROWS = 64
 @pytest.fixture
 def in_rows(monkeypatch):
     """Computes losses in rows within a `with` statement. Yields the losses that it computed so."""
-    names: dict = {}
-    for source in ("guards.py", "fit_loss.py"):
-        exec(compile((SOURCES / source).read_text(), source, "exec"), names)
+    names = embedded("guards.py", "fit_loss.py")
 
     @contextlib.contextmanager
     def enter():

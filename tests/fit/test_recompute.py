@@ -26,11 +26,17 @@ class Native:
         self.warnings.append(text)
 
 
+def embedded(*sources):
+    """Runs files that libmemlab.so embeds. Returns their names."""
+    names: dict = {}
+    for source in sources:
+        exec(compile((SOURCES / source).read_text(), source, "exec"), names)
+    return names
+
+
 def fit(root, modules):
     """Applies a decision to roots of this class; returns what it warned of, and a function that ends it."""
-    names: dict = {}
-    for source in ("guards.py", "fit.py"):
-        exec(compile((SOURCES / source).read_text(), source, "exec"), names)
+    names = embedded("guards.py", "fit.py")
     native = Native()
     made = names["_Fit"](native, torch, {"checkpoint": [{"root": root, "modules": modules}]})
     made.attach()

@@ -11,7 +11,8 @@ import types
 
 import pytest
 import torch
-from test_recompute import SOURCES, Native, assert_same
+from test_early_gradients import inside_a_closure, zero_before_forward
+from test_recompute import Native, assert_same, embedded
 from torch import nn
 from torch.optim import optimizer as optimizers
 
@@ -40,9 +41,7 @@ def attached(monkeypatch):
         monkeypatch.setattr(optimizers, name, type(getattr(optimizers, name))())
     module = torch.nn.modules.module
     monkeypatch.setattr(module, "_global_forward_pre_hooks", type(module._global_forward_pre_hooks)())
-    names: dict = {}
-    for source in ("guards.py", "fit_state.py"):
-        exec(compile((SOURCES / source).read_text(), source, "exec"), names)
+    names = embedded("guards.py", "fit_state.py")
 
     class HostState(names["_HostState"]):
         def find_device(self, optimizer):
@@ -89,12 +88,6 @@ def away(host_state):
     return sum(state.away_size for state in host_state.states.values())
 
 
-def plain(model, optimizer, loss, step):
-    optimizer.zero_grad()
-    loss().backward()
-    optimizer.step()
-
-
 def accumulated(model, optimizer, loss, step):
     optimizer.zero_grad()
     for _ in range(3):
@@ -109,18 +102,8 @@ def sometimes_skipped(model, optimizer, loss, step):
         optimizer.step()
 
 
-def with_closure(model, optimizer, loss, step):
-    def closure():
-        optimizer.zero_grad()
-        value = loss()
-        value.backward()
-        return value
-
-    optimizer.step(closure)
-
-
 def evaluated(model, optimizer, loss, step):
-    plain(model, optimizer, loss, step)
+    zero_before_forward(model, optimizer, loss, step)
     with torch.no_grad():
         model(torch.ones(4, 16))
 
@@ -135,10 +118,10 @@ def saved(model, optimizer, loss, step):
 
 
 def loaded(model, optimizer, loss, step):
-    plain(model, optimizer, loss, step)
+    zero_before_forward(model, optimizer, loss, step)
     model(torch.ones(4, 16))
     kept = copy.deepcopy(optimizer.state_dict())
-    plain(model, optimizer, loss, step)
+    zero_before_forward(model, optimizer, loss, step)
     model(torch.ones(4, 16))
     optimizer.load_state_dict(kept)
 
@@ -154,7 +137,7 @@ def changed_by_hand(model, optimizer, loss, step):
 
 
 def grown(model, optimizer, loss, step):
-    plain(model, optimizer, loss, step)
+    zero_before_forward(model, optimizer, loss, step)
     if step == 2:
         added = nn.Parameter(torch.ones(16, 16))
         model.add = added
@@ -165,21 +148,21 @@ def grown(model, optimizer, loss, step):
 
 def frozen(model, optimizer, loss, step):
     model[3].requires_grad_(step % 2 == 0)
-    plain(model, optimizer, loss, step)
+    zero_before_forward(model, optimizer, loss, step)
 
 
 def interrupted(model, optimizer, loss, step):
     if step == 2:
         with pytest.raises(ZeroDivisionError):
             optimizer.step(lambda: 1 / 0)
-    plain(model, optimizer, loss, step)
+    zero_before_forward(model, optimizer, loss, step)
 
 
 LOOPS = [
-    plain,
+    zero_before_forward,
     accumulated,
     sometimes_skipped,
-    with_closure,
+    inside_a_closure,
     evaluated,
     saved,
     loaded,
@@ -218,7 +201,7 @@ def trained(optimizer_name, loop, look=lambda: None):
 
 
 # LBFGS needs a closure.
-PAIRS = [(name, loop) for name in OPTIMIZERS for loop in LOOPS if name != "LBFGS" or loop is with_closure]
+PAIRS = [(name, loop) for name in OPTIMIZERS for loop in LOOPS if name != "LBFGS" or loop is inside_a_closure]
 
 
 @pytest.mark.parametrize(("name", "loop"), PAIRS)
@@ -232,7 +215,7 @@ def test_training_is_the_same_bit_for_bit(attached, name, loop):
     # THEN it computes the same
     assert_same(found, expected)
     assert host_state.native.warnings == []
-    assert max(sizes) > 0 or loop is with_closure or name == "Adafactor"  # Whose state is small.
+    assert max(sizes) > 0 or loop is inside_a_closure or name == "Adafactor"  # Whose state is small.
 
 
 def test_state_is_away_at_the_end_of_forward_and_back_at_the_step(attached):
@@ -309,7 +292,7 @@ def test_a_tensor_that_the_program_holds_stays(attached):
             values = optimizer.state[made[2].weight]
             held = [values["exp_avg"], values["exp_avg_sq"][0]]
         expected = [tensor.clone() for tensor in held]
-    # THEN they are not moved, and one line each says so
+    # THEN they are not moved, AND one line each reports it
     assert all("stays on the GPU" in warning for warning in host_state.native.warnings)
     assert len(host_state.native.warnings) == 2
     assert len(next(iter(host_state.states.values())).slots) == 14

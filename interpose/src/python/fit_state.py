@@ -3,7 +3,7 @@
 Embedded in libmemlab.so and run before fit.py, in the same namespace.
 
 The state is copied to the host beside the first forward after a step. It leaves the GPU in the second half of that forward,
-and returns during backward. A stream of its own copies, and the program's stream waits for it with events. So each address
+and returns during backward. A separate stream copies, and the program's stream waits for it with events. So each address
 becomes free at the same point of the program in every run, however fast the copies are.
 
 A tensor that is away has its copy on the host as its data. `optimizer.state` is then an object whose first use brings all
@@ -80,14 +80,18 @@ class _HostMemory:
                 self.cudart.cudaHostUnregister(self.bytes.data_ptr())
 
 
+def _form(tensor):
+    return tensor.dtype, tensor.shape, tensor.stride()
+
+
 class _Slot:
     """A state tensor: its parameter, its name, and its place on the host."""
 
     def __init__(self, parameter, key, tensor):
         self.parameter = weakref.ref(parameter)
         self.key = key
-        self.form = (tensor.dtype, tensor.shape, tensor.stride())
-        self.size = tensor.numel() * tensor.element_size()
+        self.form = _form(tensor)
+        self.size = tensor.nbytes
         self.host: Any = None
 
     def tensor(self, state):
@@ -193,23 +197,19 @@ class _OptimizerState:
             and value.layout is self.torch.strided
             and not value.requires_grad
             and not getattr(value, "is_paged", False)
-            and value.numel() * value.element_size() == value.untyped_storage().nbytes() >= self.host_state.least_bytes
+            and value.nbytes == value.untyped_storage().nbytes() >= self.host_state.least_bytes
         )
 
     def entries(self, optimizer):
         """Returns (parameter, key, tensor) of the tensors that leave: the largest ones."""
         entries = list(self.possible_entries(optimizer))
         left, chosen = self.host_state.wanted_bytes, []
-        for index in sorted(range(len(entries)), key=lambda index: -self.size_of(entries[index][2])):
+        for index in sorted(range(len(entries)), key=lambda index: -entries[index][2].nbytes):
             if left <= 0:
                 break
             chosen.append(index)
-            left -= self.size_of(entries[index][2])
+            left -= entries[index][2].nbytes
         return [entries[index] for index in sorted(chosen)]
-
-    @staticmethod
-    def size_of(tensor):
-        return tensor.numel() * tensor.element_size()
 
     def possible_entries(self, optimizer):
         seen = set()
@@ -236,7 +236,7 @@ class _OptimizerState:
             and type(state[parameter]) is dict
             and slot.key in state[parameter]
             and self.can_leave(slot.tensor(state))
-            and slot.form == (slot.tensor(state).dtype, slot.tensor(state).shape, slot.tensor(state).stride())
+            and slot.form == _form(slot.tensor(state))
             and not self.is_held(state, parameter, slot.key)
         )
 

@@ -40,7 +40,7 @@ pub struct Trial<'a> {
 
 /// Result of a run with changes.
 pub enum Tried {
-    /// It ran to its end.
+    /// It ended normally.
     Ran(Box<Outcome>),
     /// These modules cannot be recomputed.
     Refused(Vec<String>),
@@ -50,7 +50,7 @@ pub enum Tried {
     ChangesLogits,
 }
 
-/// What a run showed.
+/// Findings of a run that ended normally.
 pub struct Outcome {
     pub needs: CardNeeds,
     pub recording: Arc<Recording>,
