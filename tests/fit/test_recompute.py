@@ -7,11 +7,13 @@ import copy
 import functools
 import gc
 import pickle
+import warnings
 import weakref
 from pathlib import Path
 
 import pytest
 import torch
+import torch._dynamo.testing
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -35,12 +37,18 @@ def embedded(*sources):
 
 
 def fit(root, modules):
-    """Applies a decision to roots of this class; returns what it warned of, and a function that ends it."""
+    """Applies a decision to roots of this class; returns what it warned of, and a function that ends it as a trial ends."""
     names = embedded("guards.py", "fit.py")
     native = Native()
     made = names["_Fit"](native, torch, {"checkpoint": [{"root": root, "modules": modules}]})
     made.attach()
-    return native.warnings, lambda: made.hook is not None and made.hook.remove()
+
+    def end():
+        made.say_missing()
+        if made.hook is not None:
+            made.hook.remove()
+
+    return native.warnings, end
 
 
 class Block(nn.Module):
@@ -402,3 +410,44 @@ def test_double_backward_and_a_retained_graph():
         grads.append([x.grad, *(parameter.grad for parameter in model.parameters() if parameter.grad is not None)])
         end()
     assert_same(*grads)
+
+
+def compiled_in(how, model):
+    """Compiles a model, each part as one graph. Returns it, and a counter of graphs."""
+    torch._dynamo.reset()
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    compiling = functools.partial(torch.compile, backend=counter, fullgraph=True)
+    if how == "whole":
+        model = compiling(model)
+    elif how == "by its method":
+        model.compile(backend=counter, fullgraph=True)
+    elif how == "blocks":
+        model.blocks = nn.ModuleList(map(compiling, model.blocks))
+    else:
+        for block in model.blocks:
+            block.inner = compiling(block.inner)
+    return model, counter
+
+
+@pytest.mark.parametrize("how", ["whole", "by its method", "blocks", "inner parts"])
+def test_compiled_programs_keep_their_graphs(how):
+    # GIVEN a compiled model, trained as it is
+    model, graphs = compiled_in(how, made("linear"))
+    plain = trained(model, (4, 8))
+    # WHEN its blocks are to be recomputed
+    model, graphs_of_fitted = compiled_in(how, made("linear"))
+    with warnings.catch_warnings(record=True) as shown:
+        messages, end = fit("OptimizedModule" if how == "whole" else "Model", ["blocks.0", "blocks.1"])
+        try:
+            fitted = trained(model, (4, 8))
+        finally:
+            end()
+    # THEN the training is the same, with the same graphs
+    assert_same(fitted, plain)
+    assert graphs_of_fitted.frame_count == graphs.frame_count
+    assert not any("global hooks" in str(warning.message) for warning in shown)
+    # AND only blocks outside of graphs are recomputed
+    reasons = {"whole": "they are in a compiled graph", "by its method": "no Model with it was called outside of compiled code"}
+    why = reasons.get(how)
+    assert messages == [f"--fit: the activations of blocks.{i} are not recomputed: {why}" for i in (0, 1) if why]
+    assert all(("forward" in block.__dict__) is not bool(why) for block in model.blocks)

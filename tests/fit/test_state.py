@@ -6,11 +6,13 @@ copy has not filled yet holds NaN.
 
 import contextlib
 import copy
+import functools
 import io
 import types
 
 import pytest
 import torch
+import torch._dynamo.testing
 from test_early_gradients import inside_a_closure, zero_before_forward
 from test_recompute import Native, assert_same, embedded
 from torch import nn
@@ -342,3 +344,32 @@ def test_a_saved_optimizer_is_an_ordinary_one(attached):
     # AND its memory is freed with it
     del state, copied, loss
     assert len(host_state.states) == 0
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_compiled_programs_keep_their_graphs(attached, is_whole):
+    # GIVEN a model compiled as one graph, or layer by layer
+    def trained(host_state):
+        torch._dynamo.reset()
+        graphs = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+        compiling = functools.partial(torch.compile, backend=graphs, fullgraph=True)
+        made = model()
+        optimizer = OPTIMIZERS["AdamW"](made.parameters())
+        compiled = compiling(made) if is_whole else nn.Sequential(*map(compiling, made))
+        seen = []
+        for step in range(4):
+            optimizer.zero_grad()
+            loss = compiled(torch.ones(4, 16)).sum()
+            if host_state and step > 1:
+                assert away(host_state) == sum(state.size for state in host_state.states.values()) > 0
+            loss.backward()
+            optimizer.step()
+            seen.append(loss.detach())
+        return seen, graphs.frame_count
+
+    plain, graphs = trained(None)
+    # WHEN it is trained with its state on the host
+    seen, graphs_with_state = trained(attached())
+    # THEN all state leaves, the results are the same, and the graphs are whole
+    assert_same(seen, plain)
+    assert graphs_with_state == graphs

@@ -12,13 +12,16 @@ program on a simulated card, and reports what would read them. `loss_in_rows`: s
 fit_state.py.
 """
 
+import atexit
 import functools
 import importlib
 import inspect
 import json
 import operator
 import os
+import sys
 import types
+import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +47,19 @@ def _unwrapped(root):
     while root is not None:
         yield root
         root = next(filter(None, (_within(root, name) for name in _WRAPPERS)), None)
+
+
+def _is_compiled(root, inner, name):
+    """Returns True if a module's forward runs in a graph of Dynamo. `inner`: the part of the root that has this name."""
+    parts = name.split(".")
+    outer = [_within(inner, ".".join(parts[:end])) for end in range(len(parts))]
+    for wrapper in _unwrapped(root):
+        outer.append(wrapper)
+        if wrapper is inner:
+            break
+    module = _within(inner, name)
+    is_optimized = any(type(part).__name__ == "OptimizedModule" for part in outer)
+    return is_optimized or any(getattr(part, "_compiled_call_impl", None) is not None for part in [*outer, module])
 
 
 class _Recomputed:
@@ -454,10 +470,21 @@ class _Fit:
         if self.host_state_bytes:
             host_state = _HostState(self.native, self.torch, self.tag_state, self.host_state_bytes, self.rehearses)
             host_state.attach(optimizers)
+        if self.rehearses:
+            atexit.register(self.say_missing)
         if self.wanted or self.reserved:
+            # PyTorch's advice to remove them would make it compile again.
+            warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks")
             self.hook = self.torch.nn.modules.module.register_module_forward_pre_hook(self.before_forward)
 
+    def say_missing(self):
+        for kind, name in sorted(self.missing):
+            why = f"no {kind} with it was called outside of compiled code"
+            self.native.warn(f"--fit: the activations of {name} are not recomputed: {why}")
+
     def before_forward(self, module, _arguments):
+        if self.torch.compiler.is_compiling():
+            return  # Dynamo traces this line, and no break of the graph is needed.
         if self.reserved and not self.bounded:
             with _Harmless(lambda error: self.native.warn(f"--fit: the allocator is not bounded ({error})")):
                 self.bound(module)
@@ -465,8 +492,6 @@ class _Fit:
             return
         with _Harmless(lambda error: self.native.warn(f"--fit is not applied to {type(module).__name__} ({error})")):
             self.apply(module)
-
-    before_forward._torchdynamo_disable = True
 
     def bound(self, module):
         device = next((parameter.device for parameter in module.parameters() if parameter.device.type == "cuda"), None)
@@ -477,21 +502,23 @@ class _Fit:
             self.end_if_done()
 
     def end_if_done(self):
-        if not self.missing and (self.bounded or not self.reserved) and self.hook is not None:
+        is_done = not self.missing and (self.bounded or not self.reserved)
+        # Dynamo would compile everything again without the hook.
+        if is_done and self.hook is not None and "torch._dynamo" not in sys.modules:
             self.hook.remove()
             self.hook = None
 
     def apply(self, root):
         kind = type(root).__name__
         self.seen.add(root)
-        compiled = any(getattr(part, "_compiled_call_impl", None) is not None for part in root.modules())
         for name in self.wanted[kind]:
-            module = next(filter(None, (_within(inner, name) for inner in _unwrapped(root))), None)
+            found = ((inner, _within(inner, name)) for inner in _unwrapped(root))
+            inner, module = next((pair for pair in found if pair[1] is not None), (root, None))
             if module is None:
                 continue
             self.missing.discard((kind, name))
-            if compiled:
-                self.native.warn(f"--fit: {name} is compiled: its activations are not recomputed")
+            if _is_compiled(root, inner, name):
+                self.native.warn(f"--fit: the activations of {name} are not recomputed: they are in a compiled graph")
             elif reason := self.why_not(module):
                 self.native.warn(f"--fit: the activations of {name} are not recomputed: {reason}")
             else:

@@ -171,8 +171,10 @@ class _OptimizerState:
         if self.may_leave:
             self.may_leave = False
             self.begin_to_leave()
-        if self.original is not None and self.copied < len(self.batches):
-            self.copy_out()  # One batch at a call, because the GPU waits for the program meanwhile.
+        # Few at a call, because the GPU waits for the program meanwhile.
+        for _ in range(-(-len(self.batches) // max(self.forward_calls, 1))):
+            if self.original is not None and self.copied < len(self.batches):
+                self.copy_out()
         progress = (self.host_state.calls - self.began) / max(self.forward_calls, 1)
         self.leave(min(max(2 * progress - 1, 0), 1))
 
@@ -408,6 +410,8 @@ class _HostState:
         self.harmless(state, functools.partial(self.stepped, state, optimizer))
 
     def module_called(self, *_):
+        if self.torch.compiler.is_compiling():
+            return  # Dynamo traces this line, and no break of the graph is needed.
         if not self.torch.is_grad_enabled() or self.torch._C._current_graph_task_id() != -1:  # -1: not in backward.
             return
         if os.getpid() != self.pid:
@@ -416,7 +420,7 @@ class _HostState:
         for state in list(self.states.values()):
             self.harmless(state, state.module_called)
 
-    for _hook in (before_step, after_step, module_called):
+    for _hook in (before_step, after_step):
         _hook._torchdynamo_disable = True
 
     def stepped(self, state, optimizer):
