@@ -149,3 +149,95 @@ def test_logits_that_change_before_backward_stop_the_program(in_rows):
         loss = functional.cross_entropy(given, targets())
         given.mul_(2)
         loss.backward()
+
+
+def alone(given, _held):
+    return functional.cross_entropy(given * 1, targets())
+
+
+def a_view_alone(given, _held):
+    return functional.cross_entropy((given.view(3, 100, 37) * 1).view(-1, 37), targets())
+
+
+def after_another_use(given, _held):
+    made = given * 1
+    return functional.cross_entropy(made, targets()) + made.logsumexp(1).square().mean()
+
+
+def held(given, held):
+    made = given * 1
+    held.append(made)
+    return functional.cross_entropy(made, targets())
+
+
+def of_a_held_tensor(given, held):
+    made = given.view(3, 100, 37) * 1
+    held.append(made)
+    return functional.cross_entropy(made.view(-1, 37), targets())
+
+
+def with_a_held_view(given, held):
+    made = given * 1
+    held.append(made[:5])
+    return functional.cross_entropy(made, targets())
+
+
+def with_a_held_copy_without_graph(given, held):
+    made = given * 1
+    held.append(made.detach())
+    return functional.cross_entropy(made.view(300, 37), targets())
+
+
+def before_another_use(given, _held):
+    made = given * 1
+    sums = made.logsumexp(1).square().mean()
+    return functional.cross_entropy(made, targets()) + sums
+
+
+def of_a_saved_output(given, _held):
+    return functional.cross_entropy(given.tanh(), targets())
+
+
+def twice(given, _held):
+    made = given * 1
+    return functional.cross_entropy(made, targets()) + functional.cross_entropy(made, targets(5))
+
+
+def with_hooks(given, _held):
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
+        return functional.cross_entropy(given * 1, targets())
+
+
+OVERWRITTEN = (alone, a_view_alone, after_another_use, twice, with_hooks)
+KEPT = (held, of_a_held_tensor, with_a_held_view, with_a_held_copy_without_graph)
+KEPT += (before_another_use, of_a_saved_output)
+
+
+@pytest.mark.parametrize("loss_of", [*OVERWRITTEN, *KEPT], ids=lambda loss_of: loss_of.__name__)
+def test_the_gradient_takes_the_memory_of_logits_that_nothing_else_holds(in_rows, monkeypatch, loss_of):
+    made = []
+    empty_like = torch.empty_like
+
+    def run(backwards=1):
+        given, held = logits(), []
+        loss = loss_of(given, held)
+        before = [tensor.clone() for tensor in held]
+        monkeypatch.setattr(torch, "empty_like", lambda tensor, **more: made.append(1) or empty_like(tensor, **more))
+        for left in reversed(range(backwards)):
+            loss.backward(retain_graph=left > 0)
+        monkeypatch.undo()
+        assert all(torch.equal(tensor, known) for tensor, known in zip(held, before, strict=True))
+        return loss.detach(), given.grad
+
+    # GIVEN the loss and the gradients of PyTorch
+    expected, expected_of_two = run(), run(2)
+    made.clear()
+    # WHEN they are computed in rows
+    with in_rows() as computed:
+        found = run()
+        uses = len(computed) - 2  # Two samples.
+        # THEN memory for the gradient is taken only if something else holds the logits
+        assert uses and len(made) == (uses if loss_of in KEPT else uses - 1)
+        # AND what is held, the loss and its gradient are the same, also if the graph is used again
+        assert all(map(torch.equal, found, expected))
+        assert all(map(torch.equal, run(2), expected_of_two))

@@ -4,8 +4,14 @@ Embedded in libmemlab.so and run before fit.py, in the same namespace.
 
 PyTorch keeps the log-softmax of all logits until backward, and makes its gradient at once. Both work row by row, so this
 does them for some rows at a time, and keeps the logits instead. The rows are added up in PyTorch's order: its `nll_loss`
-runs once, over all of them.
+runs once, over all of them. The gradient takes the memory of the logits if nothing else holds them.
 """
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from guards import _Harmless
 
 _PARTS = 32
 _ROWS_BYTES = 128 << 20  # Most bytes of float32 of the rows at a time.
@@ -14,6 +20,15 @@ _ROWS_MULTIPLE = 64  # Then each row has the alignment that it has in the whole,
 _NONE, _MEAN = 0, 1  # Reductions, as PyTorch numbers them.
 _LOSS_REFUSED = "memlab --fit: the loss cannot be computed in rows"
 _LEAST_LOGITS = 64 << 20  # Bytes of float32. Smaller ones are not worth it.
+
+
+def _holders(torch, tensor):
+    """Counts what holds a tensor, the tensor of which it is a view, and their memory."""
+    counts = [torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)]
+    base = tensor._base
+    if base is not None:
+        counts += [base._use_count(), sys.getrefcount(base)]
+    return [*counts, tensor._use_count(), sys.getrefcount(tensor)]
 
 
 class _LossInRows:
@@ -27,6 +42,8 @@ class _LossInRows:
         self.rows_bytes = rows_bytes
         self.least_rows = least_rows
         self.function = self.function_class()
+        self.alone = None  # What `_holders` returns for logits that only the loss holds.
+        self.sampled = None  # The same, while it is found.
 
     def install(self):
         original = self.torch._C._nn.cross_entropy_loss
@@ -36,6 +53,8 @@ class _LossInRows:
             if len(arguments) != 6 or self.torch.compiler.is_compiling() or not self.applies(*arguments):
                 return original(*arguments, **keywords)
             logits, target, _, reduction, ignored, _ = arguments
+            if self.alone is None:
+                self.find_alone()
             if self.report is not None:
                 self.report, report = None, self.report
                 report("the loss is computed in rows")
@@ -66,6 +85,30 @@ class _LossInRows:
             and torch.utils._python_dispatch._get_current_dispatch_mode() is None
             and all(type(mode).__name__ in ("DeviceContext", "Watch") for mode in self.modes())
         )
+
+    def find_alone(self):
+        """Counts what holds logits during backward in two samples: their own tensor, and a view."""
+        torch = self.torch
+        self.alone = []
+        if not hasattr(torch.Tensor, "_use_count") or not hasattr(
+            torch._C._autograd, "_get_current_graph_task_keep_graph"
+        ):
+            return  # Before PyTorch 2.4.
+        target = torch.zeros(2, dtype=torch.int64, device="cpu")
+        self.sampled = []
+        with _Harmless(lambda _: self.sampled.clear()), torch.enable_grad(), torch.autocast("cpu", enabled=False):
+            for is_view in (False, True):
+                logits = torch.ones(2, 2, device="cpu", requires_grad=True) * 1
+                value = self.function.apply(logits.view(2, 2) if is_view else logits, target, _MEAN, -100)
+                del logits
+                value.backward()
+        self.alone, self.sampled = self.sampled, None
+
+    def may_overwrite(self, holders):
+        """Returns True if nothing reads the logits after their gradient."""
+        if self.sampled is not None:
+            self.sampled.append(holders)
+        return holders in (self.alone or ()) and not self.torch._C._autograd._get_current_graph_task_keep_graph()
 
     def modes(self):
         return self.torch.overrides._get_current_function_mode_stack()
@@ -110,15 +153,18 @@ class _LossInRows:
                     raise RuntimeError(f"{_LOSS_REFUSED}: {error}. Run with --fit-without loss") from error
                 with torch.autocast(*context.autocast):
                     if not torch.is_grad_enabled():
-                        return in_rows(context, logits, target, total_weight, gradient), None, None, None
+                        is_free = loss.may_overwrite(_holders(torch, logits))
+                        found = logits.detach() if is_free else torch.empty_like(logits)
+                        in_rows(context, (logits, target, total_weight), gradient, found)
+                        return found, None, None, None
                     # The gradient is differentiated again.
                     value = loss.original(logits, target, None, context.reduction, context.ignored, 0.0)
                 return torch.autograd.grad(value, logits, gradient, create_graph=True)[0], None, None, None
 
-        def in_rows(context, logits, target, total_weight, gradient):
+        def in_rows(context, saved, gradient, found):
+            logits, target, total_weight = saved
             gradient = gradient / total_weight if context.reduction == _MEAN else gradient
             gradient = gradient.expand(target.shape)
-            found = torch.empty_like(logits)
             for rows in chunks(logits):
                 part = logits[rows].detach().requires_grad_()
                 with torch.enable_grad():
@@ -126,6 +172,5 @@ class _LossInRows:
                 (of_part,) = torch.autograd.grad(losses, part, gradient[rows])
                 if not loss.rehearses:
                     found[rows] = of_part
-            return found
 
         return CrossEntropyInRows
