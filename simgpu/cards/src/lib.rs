@@ -30,7 +30,7 @@ mod visible;
 
 pub use cards::Cards;
 pub use environment::size_from;
-pub use model::{Context, LINK_LANES, Limits, Model};
+pub use model::{Context, LINK_LANES, Limits, Model, Rates};
 pub use models::MODELS;
 pub use naming::{UnknownCard, find};
 pub use process::start_time;

@@ -49,6 +49,22 @@ impl Model {
         u64::from(self.memory_clock_khz) * 1000 * 2 * u64::from(self.bus_bits) / 8
     }
 
+    /// Returns its additions and multiplications per second at the highest clock.
+    pub fn rates(&self) -> Rates {
+        let limits = self.limits();
+        let cycles = u64::from(self.multiprocessors) * u64::from(self.clock_khz) * 1000;
+        let single = cycles * u64::from(limits.single);
+        // The tensor cores of GeForce cards add in float32 at half the rate.
+        let tensor_half = cycles * u64::from(limits.tensor_half) / if self.device_name.contains("GeForce") { 2 } else { 1 };
+        Rates {
+            single,
+            double: single / u64::from(limits.single_to_double),
+            tensor_single: if self.capability < (8, 0) { single } else { tensor_half / 2 },
+            tensor_half,
+            tensor_byte: if self.capability < (8, 9) { tensor_half } else { tensor_half * 2 },
+        }
+    }
+
     /// Returns the generation of its PCI Express link.
     pub fn link_generation(&self) -> u32 {
         match self.capability {
@@ -115,8 +131,22 @@ const fn stacks_of_hopper() -> u64 {
     stacks(132, (9, 0))
 }
 
+/// Additions and multiplications per second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rates {
+    /// float32, outside of tensor cores.
+    pub single: u64,
+    pub double: u64,
+    /// float32 rounded to TF32, in tensor cores.
+    pub tensor_single: u64,
+    /// float16 and bfloat16, in tensor cores.
+    pub tensor_half: u64,
+    /// Types of one byte, in tensor cores.
+    pub tensor_byte: u64,
+}
+
 /// Limits that follow from the compute capability (CUDA C++ Programming Guide, "Technical Specifications per Compute
-/// Capability").
+/// Capability", "Arithmetic Instructions"; tensor cores: NVIDIA's papers on each architecture).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
     /// Threads per multiprocessor.
@@ -131,29 +161,56 @@ pub struct Limits {
     pub shared_reserved: u32,
     /// Ratio of single-precision to double-precision speed.
     pub single_to_double: u32,
+    /// Additions and multiplications in float32 of a multiprocessor per cycle.
+    pub single: u32,
+    /// The same of tensor cores in float16.
+    pub tensor_half: u32,
 }
 
 impl Limits {
     const fn of(capability: (u8, u8)) -> Limits {
         const KIB: u32 = 1024;
-        let (threads, blocks, shared, single_to_double) = match capability {
-            (7, 0) => (2048, 32, 96 * KIB, 2),
-            (7, _) => (1024, 16, 64 * KIB, 32),
-            (8, 0) => (2048, 32, 164 * KIB, 2),
-            (8, 6) => (1536, 16, 100 * KIB, 32),
-            (8, _) => (1536, 24, 100 * KIB, 64),
-            (9 | 10, _) => (2048, 32, 228 * KIB, 2),
-            _ => (1536, 24, 100 * KIB, 64),
+        let (threads, blocks, shared, single_to_double, single, tensor_half) = match capability {
+            (7, 0) => (2048, 32, 96 * KIB, 2, 128, 1024),
+            (7, _) => (1024, 16, 64 * KIB, 32, 128, 1024),
+            (8, 0) => (2048, 32, 164 * KIB, 2, 128, 2048),
+            (8, 6) => (1536, 16, 100 * KIB, 32, 256, 1024),
+            (8, _) => (1536, 24, 100 * KIB, 64, 256, 1024),
+            (9, _) => (2048, 32, 228 * KIB, 2, 256, 4096),
+            (10, _) => (2048, 32, 228 * KIB, 2, 256, 8192),
+            _ => (1536, 24, 100 * KIB, 64, 256, 1024),
         };
         let shared_reserved = if capability.0 < 8 { 0 } else { KIB };
         let shared_of_a_block = shared - shared_reserved;
-        Limits { threads, blocks, shared, shared_of_a_block, shared_reserved, single_to_double }
+        Limits { threads, blocks, shared, shared_of_a_block, shared_reserved, single_to_double, single, tensor_half }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rates_are_those_of_the_data_sheets() {
+        // In 10^12 operations per second. The sheets use boost clocks, which are up to 8 % lower than the highest ones.
+        let sheets = [
+            ("v100-16gb", 15.7, 125.0),
+            ("t4", 8.1, 65.0),
+            ("a100-80gb", 19.5, 312.0),
+            ("a10", 31.2, 125.0),
+            ("l40s", 91.6, 362.0),
+            ("h100", 67.0, 989.0),
+            ("b200", 75.0, 2250.0),
+            ("rtx-5090", 104.8, 209.5),
+        ];
+        for (name, single, tensor_half) in sheets {
+            let rates = crate::find(name).expect("a card of the table").rates();
+            for (rate, sheet) in [(rates.single, single), (rates.tensor_half, tensor_half)] {
+                let share = rate as f64 / 1e12 / sheet;
+                assert!((0.97..1.09).contains(&share), "{name}: {rate} of {sheet}e12");
+            }
+        }
+    }
 
     #[test]
     fn an_estimate_for_the_measured_card_is_what_was_measured() {

@@ -1,7 +1,7 @@
 //! The simulated CUPTI: callbacks and activity records of the calls and the work that the simulated runtime and driver
 //! report.
 //!
-//! Kernels compute nothing, so their times follow a rule (`timeline`). Records have the newest layouts (CUDA 13.2).
+//! Kernels compute nothing, so their times are estimates (`durations`). Records have the newest layouts (CUDA 13.2).
 //! Each is an older one with fields appended, so programs compiled for CUDA 12 read them too.
 //!
 //! # Layers
@@ -18,6 +18,7 @@
 //! records      layouts
 //! settings     enabled records
 //! timeline     times of the device's work
+//! durations    estimates of durations
 //! clock        timestamps
 //! ids          numbers for handles, permanent names
 //! names        functions and their callback ids
@@ -29,6 +30,7 @@ mod buffers;
 mod callbacks;
 mod calls;
 mod clock;
+mod durations;
 mod external;
 mod ids;
 mod names;

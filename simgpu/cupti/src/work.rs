@@ -48,7 +48,7 @@ fn graph_trace(work: &Submitted, span: Span, correlation: u32) -> Record {
 /// Returns the record of a piece of work, or `None` if its kind is disabled.
 fn record(work: &Submitted, span: Span, correlation: u32) -> Option<Record> {
     match work.task {
-        Task::Kernel { name, grid, block, shared, registers } => {
+        Task::Kernel { name, grid, block, shared, registers, .. } => {
             let kind = [kind::CONCURRENT_KERNEL, kind::KERNEL].into_iter().find(|kind| settings::is_wanted(*kind))?;
             // SAFETY: the driver keeps the names of its functions.
             let name = ids::name(unsafe { CStr::from_ptr(name) }).as_ptr();
@@ -195,14 +195,14 @@ fn copy_kind(from: MemoryKind, to: MemoryKind) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use simgpu_observer::{GraphNode, Speeds};
+    use simgpu_observer::{Arithmetic, GraphNode, Speeds, UNITS};
 
     use super::*;
 
     const SPAN: Span = Span { start: 5, end: 9 };
 
     fn submitted(task: Task, node: GraphNode) -> Submitted {
-        Submitted { task, device: 0, context: 64, stream: 0, node, speeds: Speeds { memory: 1, link: 1 } }
+        Submitted { task, device: 0, context: 64, stream: 0, node, speeds: Speeds { memory: 1, link: 1, arithmetic: [1; UNITS] } }
     }
 
     fn copy(from: MemoryKind, to: MemoryKind, devices: [u32; 2]) -> Task {
@@ -212,7 +212,8 @@ mod tests {
     #[test]
     fn the_wanted_kinds_have_records() {
         // GIVEN a copy between devices, one on a device, and two kernels of a graph
-        let kernel = |block| Task::Kernel { name: c"k".as_ptr(), grid: [1; 3], block, shared: 0, registers: 32 };
+        let (name, arithmetic) = (c"k".as_ptr(), Arithmetic::default());
+        let kernel = |block| Task::Kernel { name, grid: [1; 3], block, shared: 0, registers: 32, arithmetic };
         let alone = GraphNode::default();
         let mut work = vec![
             (submitted(copy(MemoryKind::Device, MemoryKind::Device, [0, 1]), alone), SPAN),

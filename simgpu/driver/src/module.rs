@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char};
 
 use simgpu_cards::Model;
-use simgpu_observer::{GraphNode, Task};
+use simgpu_observer::{Arithmetic, GraphNode, SIMULATED_CODE, Task};
 
 use crate::allocation::allocate_on;
 use crate::api::{answer, answer_if_asked, api};
@@ -30,11 +30,18 @@ fn attributes(model: &Model) -> [i32; 16] {
     [1024, 0, 0, 0, 32, version, version, 0, 49_152, -1, 0, 0, 0, 0, 0, 0]
 }
 
-fn load(to: *mut usize) -> Answer {
+/// # Safety
+/// `to` has room for a handle, and `code` is null or points to code, a path or [`SIMULATED_CODE`].
+unsafe fn load(to: *mut usize, code: *const u8) -> Answer {
     let mut state = state()?;
     let handle = state.new_handle();
-    state.libraries.insert(handle, Library::default());
-    // SAFETY: the caller of the load function vouches for the pointer.
+    let is_byte = |(at, byte): (usize, &u8)| {
+        // SAFETY: the bytes before this one were equal, so the code has this one.
+        unsafe { code.add(at).read() == *byte }
+    };
+    let is_simulated = !code.is_null() && SIMULATED_CODE.to_bytes_with_nul().iter().enumerate().all(is_byte);
+    state.libraries.insert(handle, Library { is_simulated, ..Library::default() });
+    // SAFETY: the caller vouches for the pointer.
     unsafe { answer(to, handle) }
 }
 
@@ -61,11 +68,13 @@ unsafe fn function(to: *mut usize, library: usize, name: *const c_char) -> Answe
     // SAFETY: not null, and the caller vouches for the rest.
     let name = unsafe { CStr::from_ptr(name) };
     let mut state = state()?;
-    let known = state.libraries.get(&library).ok_or(Code::INVALID_HANDLE)?.functions.get(name).copied();
+    let known = state.libraries.get(&library).ok_or(Code::INVALID_HANDLE)?;
+    let is_simulated = known.is_simulated;
+    let known = known.functions.get(name).copied();
     let handle = known.unwrap_or_else(|| {
         let handle = state.new_handle();
         let attributes = attributes(state.cards.model());
-        state.functions.insert(handle, Function { library, name: Box::leak(name.into()), attributes });
+        state.functions.insert(handle, Function { library, name: Box::leak(name.into()), attributes, is_simulated });
         if let Some(library) = state.libraries.get_mut(&library) {
             library.functions.insert(name.to_owned(), handle);
         }
@@ -117,12 +126,26 @@ fn set_attribute(state: &mut DriverState, function: usize, attribute: i32, value
 }
 
 /// Launches a kernel: a no-op, or a node when the stream captures.
-fn launch(function: usize, grid: [u32; 3], block: [u32; 3], shared: u32, stream: usize) -> Answer {
+///
+/// # Safety
+/// `params` has the parameters of the kernel.
+unsafe fn launch(
+    function: usize,
+    (grid, block): ([u32; 3], [u32; 3]),
+    shared: u32,
+    stream: usize,
+    params: *mut *mut u8,
+) -> Answer {
     let mut state = state()?;
     stream_handle::check(&state, stream)?;
     let known = state.functions.get(&function).ok_or(Code::INVALID_HANDLE)?;
     let registers = known.attributes[REGISTERS] as u32;
-    let task = Task::Kernel { name: known.name.as_ptr(), grid, block, shared, registers };
+    let arithmetic = match known.is_simulated && !params.is_null() {
+        // SAFETY: the caller vouches for the parameters, and kernels of the simulated libraries have this one.
+        true => unsafe { (*params).cast::<Arithmetic>().read() },
+        false => Arithmetic::default(),
+    };
+    let task = Task::Kernel { name: known.name.as_ptr(), grid, block, shared, registers, arithmetic };
     if block.iter().product::<u32>() == 0 || block.iter().product::<u32>() > 1024 {
         return Err(Code::INVALID_VALUE);
     }
@@ -151,21 +174,21 @@ api! {
         if !std::path::Path::new(path.as_ref()).exists() {
             return Err(Code::FILE_NOT_FOUND);
         }
-        load(module)?;
+        load(module, path.as_ptr())?;
     }
 
-    fn cuModuleLoadData(module: *mut usize, _image: *const u8) {
-        load(module)?;
+    fn cuModuleLoadData(module: *mut usize, image: *const u8) {
+        load(module, image)?;
     }
 
     fn cuModuleLoadDataEx(
-        module: *mut usize, _image: *const u8, _count: u32, _options: *mut i32, _values: *mut *mut u8,
+        module: *mut usize, image: *const u8, _count: u32, _options: *mut i32, _values: *mut *mut u8,
     ) {
-        load(module)?;
+        load(module, image)?;
     }
 
-    fn cuModuleLoadFatBinary(module: *mut usize, _image: *const u8) {
-        load(module)?;
+    fn cuModuleLoadFatBinary(module: *mut usize, image: *const u8) {
+        load(module, image)?;
     }
 
     fn cuModuleUnload(module: usize) {
@@ -189,17 +212,17 @@ api! {
     }
 
     fn cuLibraryLoadData(
-        library: *mut usize, _code: *const u8, _jit: *mut i32, _jit_values: *mut *mut u8, _jit_count: u32,
+        library: *mut usize, code: *const u8, _jit: *mut i32, _jit_values: *mut *mut u8, _jit_count: u32,
         _options: *mut i32, _values: *mut *mut u8, _count: u32,
     ) {
-        load(library)?;
+        load(library, code)?;
     }
 
     fn cuLibraryLoadFromFile(
-        library: *mut usize, _path: *const c_char, _jit: *mut i32, _jit_values: *mut *mut u8, _jit_count: u32,
+        library: *mut usize, path: *const u8, _jit: *mut i32, _jit_values: *mut *mut u8, _jit_count: u32,
         _options: *mut i32, _values: *mut *mut u8, _count: u32,
     ) {
-        load(library)?;
+        load(library, path)?;
     }
 
     fn cuLibraryUnload(library: usize) {
@@ -283,24 +306,24 @@ api! {
 
     fn cuLaunchKernel | cuLaunchKernel_ptsz (
         function: usize, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
-        shared: u32, stream: usize, _params: *mut *mut u8, _extra: *mut *mut u8,
+        shared: u32, stream: usize, params: *mut *mut u8, _extra: *mut *mut u8,
     ) {
-        launch(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared, stream)?;
+        launch(function, ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]), shared, stream, params)?;
     }
 
     fn cuLaunchCooperativeKernel | cuLaunchCooperativeKernel_ptsz (
         function: usize, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
-        shared: u32, stream: usize, _params: *mut *mut u8,
+        shared: u32, stream: usize, params: *mut *mut u8,
     ) {
-        launch(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared, stream)?;
+        launch(function, ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]), shared, stream, params)?;
     }
 
     fn cuLaunchKernelEx | cuLaunchKernelEx_ptsz (
-        config: *const u32, function: usize, _params: *mut *mut u8, _extra: *mut *mut u8,
+        config: *const u32, function: usize, params: *mut *mut u8, _extra: *mut *mut u8,
     ) {
         // CUlaunchConfig: the grid at 0, the block at 12, shared memory at 24, the stream at 32.
         let (grid, block) = (config.cast::<[u32; 3]>().read(), config.add(3).cast::<[u32; 3]>().read());
-        launch(function, grid, block, config.add(6).read(), config.add(8).cast::<usize>().read())?;
+        launch(function, (grid, block), config.add(6).read(), config.add(8).cast::<usize>().read(), params)?;
     }
 
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(

@@ -178,6 +178,8 @@ pub struct Library {
     pub functions: HashMap<CString, usize>,
     /// Variables, per device, created at the first request.
     pub globals: HashMap<(CString, usize), u64>,
+    /// True for the kernels of the simulated libraries, which have no code.
+    pub is_simulated: bool,
 }
 
 /// A function or kernel.
@@ -186,6 +188,8 @@ pub struct Function {
     /// Never freed: nodes of graphs name it, and they can outlive the module.
     pub name: &'static CStr,
     pub attributes: [i32; 16],
+    /// True if its only parameter is an [`Arithmetic`](simgpu_observer::Arithmetic).
+    pub is_simulated: bool,
 }
 
 /// `CUmemLocation`: 1 a device, 2 the host, 3 a NUMA node, 4 the current one.

@@ -1,6 +1,7 @@
 //! Work as reported to an observer.
 
-use simgpu_observer::{GraphNode, MemoryKind, Speeds, Submitted, Task};
+use simgpu_cards::{Model, Rates};
+use simgpu_observer::{GraphNode, MemoryKind, Speeds, Submitted, Task, UNITS, Unit};
 
 use crate::current::current_handle;
 use crate::observed::OBSERVER;
@@ -18,8 +19,23 @@ pub fn on_stream(state: &DriverState, task: Task, stream: usize, node: GraphNode
         context,
         stream,
         node,
-        speeds: Speeds { memory: model.memory_bandwidth(), link: model.link_bandwidth() },
+        speeds: speeds(model),
     })
+}
+
+fn speeds(model: &Model) -> Speeds {
+    let Rates { single, double, tensor_single, tensor_half, tensor_byte } = model.rates();
+    let mut arithmetic = [0; UNITS];
+    for (unit, rate) in [
+        (Unit::Single, single),
+        (Unit::Double, double),
+        (Unit::TensorSingle, tensor_single),
+        (Unit::TensorHalf, tensor_half),
+        (Unit::TensorByte, tensor_byte),
+    ] {
+        arithmetic[unit as usize] = rate;
+    }
+    Speeds { memory: model.memory_bandwidth(), link: model.link_bandwidth(), arithmetic }
 }
 
 /// Reports work. Must not be called with the state locked: the observer can call the program.

@@ -2,9 +2,10 @@
 
 use std::ffi::CStr;
 
+use crate::elements;
 use simgpu_support::api::{CUBLAS_INVALID_VALUE, SUCCESS, answer, api};
 use simgpu_support::device_memory;
-use simgpu_support::kernels;
+use simgpu_support::kernels::{self, Arithmetic};
 use simgpu_support::table::Table;
 
 /// Settings and memory of a handle.
@@ -24,6 +25,9 @@ static HANDLES: Table<Handle> = Table::new();
 /// Device memory of each handle. The real size depends on version and card. torch provides its workspace separately.
 const OWN_MEMORY: usize = 4 << 20;
 
+/// `CUBLAS_TF32_TENSOR_OP_MATH`.
+const TF32_TENSOR_OP_MATH: i32 = 3;
+
 const NOT_INITIALIZED: i32 = 1;
 const ALLOC_FAILED: i32 = 3;
 
@@ -38,12 +42,20 @@ fn with(handle: usize, body: impl FnOnce(&mut Handle)) -> i32 {
 }
 
 /// Launches a kernel on the stream of a handle.
-pub fn launch(handle: usize, kernel: &'static CStr, blocks: u32) -> i32 {
+pub fn launch(handle: usize, kernel: &'static CStr, blocks: u32, arithmetic: Arithmetic) -> i32 {
     match HANDLES.get(handle, |handle| handle.stream) {
         None => NOT_INITIALIZED,
-        Some(stream) if kernels::launch(kernel, blocks, stream) => SUCCESS,
+        Some(stream) if kernels::launch(kernel, blocks, stream, arithmetic) => SUCCESS,
         Some(_) => EXECUTION_FAILED,
     }
+}
+
+/// Launches a batch of matrix products: of `m` x `k` and `k` x `n` matrices, of elements of this `cudaDataType`.
+pub fn multiply(handle: usize, kernel: &'static CStr, sizes: [i32; 3], batch: i32, kind: i32) -> i32 {
+    let is_rounded = HANDLES.get(handle, |handle| handle.math_mode == TF32_TENSOR_OP_MATH).unwrap_or(false);
+    let [m, n, k] = sizes.map(|size| u64::try_from(size).unwrap_or(0));
+    let arithmetic = elements::product(u64::try_from(batch).unwrap_or(1), (m, n, k), kind, is_rounded);
+    launch(handle, kernel, kernels::tiles(m, n), arithmetic)
 }
 
 api! {

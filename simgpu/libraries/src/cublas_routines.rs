@@ -3,8 +3,9 @@
 //! Routines that compute on the host, and setters of cuBLAS and cuBLASLt, are no-ops.
 
 use crate::cublas;
+use crate::elements::{COMPLEX64, COMPLEX128, FLOAT16, FLOAT32, FLOAT64};
 use simgpu_support::api::nothing;
-use simgpu_support::kernels::{self, kernel_name};
+use simgpu_support::kernels::{Arithmetic, kernel_name};
 
 /// Exports routines that launch one block.
 macro_rules! launching {
@@ -12,30 +13,79 @@ macro_rules! launching {
         #[unsafe(no_mangle)]
         #[allow(non_snake_case)]
         extern "C" fn $name(handle: usize) -> i32 {
-            cublas::launch(handle, kernel_name!($name), 1)
+            cublas::launch(handle, kernel_name!($name), 1, Arithmetic::default())
         }
     )*};
 }
 
-/// Exports matrix products, which begin with these arguments: the result has `m` rows and `n` columns.
+/// Exports a matrix product. The result has `m` rows and `n` columns, and each of its elements is a sum of `k` products.
+/// The list in parentheses has the arguments that follow, up to the size of the batch or the type of the elements.
 macro_rules! product {
-    ($($name:ident)*) => {$(
+    ($name:ident ($($argument:ident: $type:ty),*) $batch:expr, $kind:expr) => {
         #[unsafe(no_mangle)]
         #[allow(non_snake_case)]
-        extern "C" fn $name(handle: usize, _a: i32, _b: i32, m: i32, n: i32) -> i32 {
-            let (rows, columns) = (u64::try_from(m).unwrap_or(0), u64::try_from(n).unwrap_or(0));
-            cublas::launch(handle, kernel_name!($name), kernels::tiles(rows, columns))
+        #[allow(clippy::too_many_arguments)]
+        extern "C" fn $name(handle: usize, _a: i32, _b: i32, m: i32, n: i32, k: i32 $(, $argument: $type)*) -> i32 {
+            cublas::multiply(handle, kernel_name!($name), [m, n, k], $batch, $kind)
+        }
+    };
+}
+
+/// Exports matrix products with the same arguments.
+macro_rules! products {
+    ($arguments:tt $batch:expr, $kind:expr; $($name:ident)*) => {
+        $(product! { $name $arguments $batch, $kind })*
+    };
+}
+
+/// Exports matrix products of elements of one type: `T` (single ones) (batches in arrays) (batches at a distance).
+macro_rules! products_of {
+    ($($kind:ident: ($($single:ident)*) ($($array:ident)*) ($($strided:ident)*))*) => {$(
+        products! { () 1, $kind; $($single)* }
+        products! {
+            (_alpha: usize, _x: usize, _ldx: i32, _y: usize, _ldy: i32, _beta: usize, _z: usize, _ldz: i32, count: i32)
+            count, $kind; $($array)*
+        }
+        products! {
+            (
+                _alpha: usize, _x: usize, _ldx: i32, _to_x: i64, _y: usize, _ldy: i32, _to_y: i64, _beta: usize,
+                _z: usize, _ldz: i32, _to_z: i64, count: i32
+            )
+            count, $kind; $($strided)*
         }
     )*};
 }
 
-product! {
-    cublasCgemm3m cublasCgemm3mBatched cublasCgemm3mEx cublasCgemm3mStridedBatched
-    cublasCgemmBatched cublasCgemmEx cublasCgemmStridedBatched cublasCgemm_v2 cublasDgemmBatched
-    cublasDgemmStridedBatched cublasDgemm_v2 cublasGemmBatchedEx cublasGemmEx
-    cublasGemmStridedBatchedEx cublasHgemm cublasHgemmBatched cublasHgemmStridedBatched
-    cublasSgemmBatched cublasSgemmEx cublasSgemmStridedBatched cublasSgemm_v2 cublasZgemm3m
-    cublasZgemmBatched cublasZgemmStridedBatched cublasZgemm_v2
+products_of! {
+    FLOAT16: (cublasHgemm) (cublasHgemmBatched) (cublasHgemmStridedBatched)
+    FLOAT32: (cublasSgemm_v2) (cublasSgemmBatched) (cublasSgemmStridedBatched)
+    FLOAT64: (cublasDgemm_v2) (cublasDgemmBatched) (cublasDgemmStridedBatched)
+    COMPLEX64:
+        (cublasCgemm3m cublasCgemm_v2) (cublasCgemm3mBatched cublasCgemmBatched)
+        (cublasCgemm3mStridedBatched cublasCgemmStridedBatched)
+    COMPLEX128:
+        (cublasZgemm3m cublasZgemm_v2) (cublasZgemmBatched) (cublasZgemmStridedBatched)
+}
+
+products! {
+    (_alpha: usize, _x: usize, kind: i32) 1, kind;
+    cublasCgemm3mEx cublasCgemmEx cublasGemmEx cublasSgemmEx
+}
+
+products! {
+    (
+        _alpha: usize, _x: usize, kind: i32, _ldx: i32, _y: usize, _kind_y: i32, _ldy: i32, _beta: usize, _z: usize,
+        _kind_z: i32, _ldz: i32, count: i32
+    )
+    count, kind; cublasGemmBatchedEx
+}
+
+products! {
+    (
+        _alpha: usize, _x: usize, kind: i32, _ldx: i32, _to_x: i64, _y: usize, _kind_y: i32, _ldy: i32, _to_y: i64,
+        _beta: usize, _z: usize, _kind_z: i32, _ldz: i32, _to_z: i64, count: i32
+    )
+    count, kind; cublasGemmStridedBatchedEx
 }
 
 launching! {
@@ -88,9 +138,8 @@ nothing! {
     cublasGetFixedPointEmulationMantissaBitOffset cublasGetFixedPointEmulationMantissaControl
     cublasGetFixedPointEmulationMaxMantissaBitCount cublasGetLoggerCallback cublasGetMatrix
     cublasGetMatrixAsync cublasGetVector cublasGetVectorAsync cublasLoggerConfigure
-    cublasLtMatmulAlgoConfigSetAttribute cublasLtMatmulDescDestroy cublasLtMatmulDescSetAttribute
-    cublasLtMatmulPreferenceDestroy cublasLtMatmulPreferenceSetAttribute
-    cublasLtMatrixLayoutSetAttribute cublasRotgEx cublasRotmgEx
+    cublasLtMatmulAlgoConfigSetAttribute cublasLtMatmulDescSetAttribute
+    cublasLtMatmulPreferenceDestroy cublasLtMatmulPreferenceSetAttribute cublasRotgEx cublasRotmgEx
     cublasSetEmulationSpecialValuesSupport cublasSetEmulationStrategy
     cublasSetFixedPointEmulationMantissaBitCountPointer
     cublasSetFixedPointEmulationMantissaBitOffset cublasSetFixedPointEmulationMantissaControl

@@ -1,12 +1,31 @@
 //! cuBLASLt: descriptors, and a heuristic that returns one algorithm without a workspace.
 
 use crate::cublas::{EXECUTION_FAILED, VERSION};
+use crate::elements;
 use simgpu_support::api::{CUBLAS_INVALID_VALUE, SUCCESS, answer, api};
-use simgpu_support::kernels::{self, kernel_name};
+use simgpu_support::kernels::{self, Arithmetic, kernel_name};
 use simgpu_support::table::{Table, new_handle};
 
-/// Rows and columns in matrix layouts.
-static LAYOUTS: Table<(u64, u64)> = Table::new();
+/// A matrix, or a batch of them.
+#[derive(Clone, Copy)]
+struct Layout {
+    /// `cudaDataType`.
+    kind: i32,
+    rows: u64,
+    columns: u64,
+    batch: u64,
+}
+
+static LAYOUTS: Table<Layout> = Table::new();
+
+/// True for the descriptors of operations that may round float32 to TF32.
+static OPERATIONS: Table<bool> = Table::new();
+
+/// `CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT`, an `int32_t`.
+const BATCH_COUNT: i32 = 5;
+
+/// `CUBLAS_COMPUTE_32F_FAST_TF32`.
+const FAST_TF32: i32 = 77;
 
 /// `cublasLtMatmulHeuristicResult_t` (96 bytes).
 #[repr(C)]
@@ -29,13 +48,26 @@ api! {
         SUCCESS
     }
 
-    fn cublasLtMatmulDescCreate(to: *mut usize, _compute: i32, _scale: i32) {
-        answer(to, new_handle());
+    fn cublasLtMatmulDescCreate(to: *mut usize, compute: i32, _scale: i32) {
+        answer(to, OPERATIONS.add(compute == FAST_TF32));
         SUCCESS
     }
 
-    fn cublasLtMatrixLayoutCreate(to: *mut usize, _kind: i32, rows: u64, columns: u64, _stride: i64) {
-        answer(to, LAYOUTS.add((rows, columns)));
+    fn cublasLtMatmulDescDestroy(operation: usize) {
+        OPERATIONS.remove(operation);
+        SUCCESS
+    }
+
+    fn cublasLtMatrixLayoutCreate(to: *mut usize, kind: i32, rows: u64, columns: u64, _stride: i64) {
+        answer(to, LAYOUTS.add(Layout { kind, rows, columns, batch: 1 }));
+        SUCCESS
+    }
+
+    fn cublasLtMatrixLayoutSetAttribute(layout: usize, attribute: i32, value: *const i32, _bytes: usize) {
+        if attribute == BATCH_COUNT && !value.is_null() {
+            let batch = u64::try_from(value.read_unaligned()).unwrap_or(1);
+            LAYOUTS.get(layout, |layout| layout.batch = batch);
+        }
         SUCCESS
     }
 
@@ -45,12 +77,19 @@ api! {
     }
 
     fn cublasLtMatmul(
-        _handle: usize, _operation: usize, _alpha: usize, _a: usize, _a_layout: usize, _b: usize, _b_layout: usize,
+        _handle: usize, operation: usize, _alpha: usize, _a: usize, a_layout: usize, _b: usize, _b_layout: usize,
         _beta: usize, _c: usize, _c_layout: usize, _d: usize, layout: usize, _algorithm: usize, _workspace: usize,
         _bytes: usize, stream: usize,
     ) {
-        let (rows, columns) = LAYOUTS.get(layout, |layout| *layout).unwrap_or((1, 1));
-        let launched = kernels::launch(kernel_name!(cublasLtMatmul), kernels::tiles(rows, columns), stream);
+        let known = |layout| LAYOUTS.get(layout, |layout| *layout);
+        let (mut blocks, mut arithmetic) = (1, Arithmetic::default());
+        if let (Some(left), Some(Layout { rows, columns, batch, .. })) = (known(a_layout), known(layout)) {
+            let inner = left.rows * left.columns / rows.max(1);
+            let is_rounded = OPERATIONS.get(operation, |is_rounded| *is_rounded).unwrap_or(false);
+            blocks = kernels::tiles(rows, columns);
+            arithmetic = elements::product(batch, (rows, columns, inner), left.kind, is_rounded);
+        }
+        let launched = kernels::launch(kernel_name!(cublasLtMatmul), blocks, stream, arithmetic);
         if launched { SUCCESS } else { EXECUTION_FAILED }
     }
 

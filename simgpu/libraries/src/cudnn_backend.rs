@@ -43,7 +43,7 @@ api! {
         }
     }
 
-    fn cudnnBackendExecute(handle: usize, _plan: usize, _variants: usize) {
-        cudnn_stream::launch(handle, kernel_name!(cudnnBackendExecute))
+    fn cudnnBackendExecute(handle: usize, plan: usize, _variants: usize) {
+        cudnn_stream::launch(handle, kernel_name!(cudnnBackendExecute), planned::arithmetic(plan))
     }
 }

@@ -4,7 +4,10 @@
 use crate::cudnn::{SHAPES, Shape};
 use crate::cudnn_rnn_network::{Algorithm, Cell, Network};
 use crate::cudnn_rnn_sizes::{Batch, Sizes};
+use crate::cudnn_stream;
+use crate::elements::{self, FLOAT16, FLOAT32};
 use simgpu_support::api::{CUDNN_8_NOT_SUPPORTED, CUDNN_BAD_PARAM, SUCCESS, answer, api};
+use simgpu_support::kernels::{Arithmetic, kernel_name};
 use simgpu_support::table::Table;
 
 static NETWORKS: Table<Network> = Table::new();
@@ -20,6 +23,17 @@ fn describe(descriptor: usize, kind: i32, rows: usize, columns: usize) {
 
 fn network(descriptor: usize) -> Option<Network> {
     NETWORKS.get(descriptor, |network| *network)
+}
+
+/// Returns what a pass computes: the product of all weights and each step of each sequence.
+fn arithmetic(descriptor: usize, data: usize) -> Arithmetic {
+    match (network(descriptor), BATCHES.get(data, |batch| *batch)) {
+        (Some(network), Some(batch)) => {
+            let kind = if network.element() == 2 { FLOAT16 } else { FLOAT32 };
+            elements::product(1, (batch.steps as u64, 1, network.all() as u64), kind, true)
+        }
+        _ => Arithmetic::default(),
+    }
 }
 
 /// Fails the call with which torch up to 2.3 starts a recurrent network.
@@ -113,6 +127,18 @@ api! {
             describe(bias_descriptor, network.kind, network.hidden, 1);
         }
         SUCCESS
+    }
+
+    fn cudnnRNNForward(handle: usize, descriptor: usize, _mode: i32, _lengths: usize, data: usize) {
+        cudnn_stream::launch(handle, kernel_name!(cudnnRNNForward), arithmetic(descriptor, data))
+    }
+
+    fn cudnnRNNBackwardData_v8(handle: usize, descriptor: usize, _lengths: usize, data: usize) {
+        cudnn_stream::launch(handle, kernel_name!(cudnnRNNBackwardData_v8), arithmetic(descriptor, data))
+    }
+
+    fn cudnnRNNBackwardWeights_v8(handle: usize, descriptor: usize, _add: i32, _lengths: usize, data: usize) {
+        cudnn_stream::launch(handle, kernel_name!(cudnnRNNBackwardWeights_v8), arithmetic(descriptor, data))
     }
 
     fn cudnnGetRNNTempSpaceSizes(

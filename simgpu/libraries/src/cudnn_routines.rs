@@ -4,7 +4,7 @@
 
 use crate::cudnn_stream;
 use simgpu_support::api::nothing;
-use simgpu_support::kernels::kernel_name;
+use simgpu_support::kernels::{Arithmetic, kernel_name};
 
 /// Exports routines that launch one block.
 macro_rules! launching {
@@ -12,7 +12,7 @@ macro_rules! launching {
         #[unsafe(no_mangle)]
         #[allow(non_snake_case)]
         extern "C" fn $name(handle: usize) -> i32 {
-            cudnn_stream::launch(handle, kernel_name!($name))
+            cudnn_stream::launch(handle, kernel_name!($name), Arithmetic::default())
         }
     )*};
 }
@@ -27,8 +27,7 @@ launching! {
     cudnnDropoutForward cudnnLRNCrossChannelBackward cudnnLRNCrossChannelForward
     cudnnMultiHeadAttnBackwardData cudnnMultiHeadAttnBackwardWeights cudnnMultiHeadAttnForward
     cudnnNormalizationBackward cudnnNormalizationForwardInference cudnnNormalizationForwardTraining
-    cudnnOpTensor cudnnPoolingBackward cudnnPoolingForward cudnnRNNBackwardData_v8
-    cudnnRNNBackwardWeights_v8 cudnnRNNForward cudnnReduceTensor cudnnScaleTensor
+    cudnnOpTensor cudnnPoolingBackward cudnnPoolingForward cudnnReduceTensor cudnnScaleTensor
     cudnnSoftmaxBackward cudnnSoftmaxForward cudnnSpatialTfGridGeneratorBackward
     cudnnSpatialTfGridGeneratorForward cudnnSpatialTfSamplerBackward cudnnSpatialTfSamplerForward
     cudnnTransformFilter cudnnTransformTensor cudnnTransformTensorEx

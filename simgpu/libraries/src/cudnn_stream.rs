@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 
 use simgpu_support::api::{SUCCESS, answer, api};
-use simgpu_support::kernels;
+use simgpu_support::kernels::{self, Arithmetic};
 use simgpu_support::table::Table;
 
 /// `CUDNN_STATUS_EXECUTION_FAILED` of cuDNN 9.
@@ -13,9 +13,9 @@ const EXECUTION_FAILED: i32 = 5000;
 static STREAMS: Table<usize> = Table::new();
 
 /// Launches a kernel on the stream of a handle.
-pub fn launch(handle: usize, kernel: &'static CStr) -> i32 {
+pub fn launch(handle: usize, kernel: &'static CStr, arithmetic: Arithmetic) -> i32 {
     let stream = STREAMS.get(handle, |stream| *stream).unwrap_or(0);
-    if kernels::launch(kernel, 1, stream) { SUCCESS } else { EXECUTION_FAILED }
+    if kernels::launch(kernel, 1, stream, arithmetic) { SUCCESS } else { EXECUTION_FAILED }
 }
 
 api! {

@@ -9,6 +9,7 @@
 //! cudnn_rnn_sizes              workspace and reserve of recurrent networks
 //! cudnn_rnn_network
 //! cublas, cudnn, cudnn_stream
+//! elements                     types of elements
 //! cudnn_planner                the installed cuDNN, which plans without a device
 //! ```
 
@@ -23,3 +24,4 @@ mod cudnn_rnn_network;
 mod cudnn_rnn_sizes;
 mod cudnn_routines;
 mod cudnn_stream;
+mod elements;

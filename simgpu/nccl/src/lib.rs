@@ -19,7 +19,7 @@ use std::time::SystemTime;
 
 use simgpu_support::api::{SUCCESS, answer, api, nothing};
 use simgpu_support::device_memory;
-use simgpu_support::kernels::{self, BLOCK, kernel_name};
+use simgpu_support::kernels::{self, Arithmetic, BLOCK, kernel_name};
 use simgpu_support::table::{Table, new_handle};
 
 use self::splits::Member;
@@ -120,7 +120,7 @@ fn copy(to: u64, from: u64, bytes: usize, stream: usize) -> i32 {
 /// Launches the kernel of a collective. It does nothing, and has one thread per 32 bytes of this rank's data.
 fn launch(kernel: &'static CStr, bytes: usize, stream: usize) -> i32 {
     let blocks = u32::try_from(bytes.div_ceil(32 * BLOCK as usize)).unwrap_or(u32::MAX).max(1);
-    if kernels::launch(kernel, blocks, stream) { SUCCESS } else { UNHANDLED_CUDA_ERROR }
+    if kernels::launch(kernel, blocks, stream, Arithmetic::default()) { SUCCESS } else { UNHANDLED_CUDA_ERROR }
 }
 
 /// Writes this rank's data in place of every rank's.

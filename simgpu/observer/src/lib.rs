@@ -14,4 +14,6 @@ mod slot;
 mod task;
 
 pub use slot::{Call, OBSERVE_DRIVER, OBSERVE_RUNTIME, Observe, Observer, Slot};
-pub use task::{Dimensions, GraphNode, MemoryKind, Speeds, Submitted, Task};
+pub use task::{
+    Arithmetic, Dimensions, GraphNode, MemoryKind, SIMULATED_CODE, Speeds, Submitted, Task, UNITS, Unit,
+};

@@ -1,6 +1,6 @@
 //! Work of the device.
 
-use std::ffi::c_char;
+use std::ffi::{CStr, c_char};
 
 /// `dim3`: x, y, z.
 pub type Dimensions = [u32; 3];
@@ -16,6 +16,39 @@ pub enum MemoryKind {
     Managed = 5,
 }
 
+/// Kind of arithmetic, by the units of a multiprocessor that compute it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unit {
+    /// float32, outside of tensor cores.
+    #[default]
+    Single,
+    Double,
+    /// float32 rounded to TF32, in tensor cores.
+    TensorSingle,
+    /// float16 and bfloat16, in tensor cores.
+    TensorHalf,
+    /// Types of one byte, in tensor cores.
+    TensorByte,
+}
+
+/// Number of units.
+pub const UNITS: usize = 5;
+
+/// The code of the simulated libraries' kernels. Their only parameter is an [`Arithmetic`].
+pub const SIMULATED_CODE: &CStr = c"simgpu";
+
+/// What a kernel of a simulated library would compute. Nothing is known of other kernels, whose code is not read.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arithmetic {
+    /// Additions and multiplications.
+    pub operations: u64,
+    /// Bytes read and written.
+    pub bytes: u64,
+    pub unit: Unit,
+}
+
 /// A piece of work for the device.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,6 +62,7 @@ pub enum Task {
         shared: u32,
         /// Registers per thread.
         registers: u32,
+        arithmetic: Arithmetic,
     },
     Copy {
         from: MemoryKind,
@@ -58,14 +92,16 @@ pub struct GraphNode {
     pub node: usize,
 }
 
-/// Speed of a card, in bytes per second.
+/// Speed of a card, per second, at its highest clocks.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Speeds {
-    /// Memory bandwidth.
+    /// Bytes of memory.
     pub memory: u64,
-    /// Bandwidth of the link to the host.
+    /// Bytes on the link to the host.
     pub link: u64,
+    /// Operations, by [`Unit`].
+    pub arithmetic: [u64; UNITS],
 }
 
 /// Work that a call has submitted to a stream.

@@ -8,6 +8,9 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use simgpu_observer::SIMULATED_CODE;
+pub use simgpu_observer::{Arithmetic, Unit};
+
 use crate::device_memory::initialize_device;
 use crate::driver::function;
 
@@ -31,6 +34,16 @@ macro_rules! kernel_name {
 }
 
 pub use kernel_name;
+
+/// The product of an `m` x `k` and a `k` x `n` matrix, with an element's bytes, for each of a batch.
+pub fn product(batch: u64, (m, n, k): (u64, u64, u64), unit: Unit, element: u64) -> Arithmetic {
+    let of_all = |count: u64| batch.max(1).saturating_mul(count);
+    Arithmetic {
+        operations: of_all(2 * m * n * k),
+        bytes: of_all(m * k + k * n + m * n).saturating_mul(element),
+        unit,
+    }
+}
 
 /// Returns the number of blocks that compute a matrix.
 pub fn tiles(rows: u64, columns: u64) -> u32 {
@@ -79,20 +92,21 @@ impl Driver {
         let (mut module, mut kernel) = (0, 0);
         // SAFETY: the simulated driver reads no code; the name is NUL-terminated, the others are locals.
         let made = unsafe {
-            (self.load_module)(&mut module, ptr::null()) == 0
+            (self.load_module)(&mut module, SIMULATED_CODE.as_ptr().cast()) == 0
                 && (self.get_function)(&mut kernel, module, name.as_ptr()) == 0
         };
         made.then(|| *kernels.entry(name).or_insert(kernel))
     }
 }
 
-/// Launches a kernel; returns false on failure.
-pub fn launch(name: &'static CStr, blocks: u32, stream: usize) -> bool {
+/// Launches a kernel that would compute this; returns false on failure.
+pub fn launch(name: &'static CStr, blocks: u32, stream: usize, arithmetic: Arithmetic) -> bool {
     let Some(driver) = driver() else { return false };
     let Some(kernel) = driver.kernel(name) else { return false };
-    // SAFETY: the kernel is one of the driver's, and has no parameters.
-    let launch = || unsafe {
-        (driver.launch)(kernel, blocks, 1, 1, BLOCK, 1, 1, 0, stream, ptr::null_mut(), ptr::null_mut()) == 0
+    let mut parameters = [(&raw const arithmetic).cast_mut().cast::<c_void>()];
+    // SAFETY: the kernel is one of the driver's, and has this parameter.
+    let mut launch = || unsafe {
+        (driver.launch)(kernel, blocks, 1, 1, BLOCK, 1, 1, 0, stream, parameters.as_mut_ptr(), ptr::null_mut()) == 0
     };
     launch() || {
         // The thread may not have a context yet.

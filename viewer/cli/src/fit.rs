@@ -13,10 +13,10 @@ use memlab_base::text;
 use memlab_follow::cards::{CardStatus, cards};
 use memlab_predict::advice::{Recomputation, advise, recomputation};
 use memlab_predict::plan::Recording;
-use memlab_units::format::size;
+use memlab_units::format::{size, time_spent};
 
 use changes::{Changes, Decision, GRADIENTS, LOSS, STATE};
-use trial::{CardNeeds, Environment, Outcome, STEPS, Trial, Tried};
+use trial::{CardNeeds, Environment, Outcome, STEPS, Trial, Tried, step_ns};
 
 use crate::recording::Running;
 use crate::run::Options;
@@ -83,7 +83,22 @@ struct Fitting<'a> {
     settings: (&'static str, String),
     /// Modules and other changes that are left out.
     excluded: BTreeSet<String>,
-    tried: Vec<(Changes, CardNeeds)>,
+    tried: Vec<Attempt>,
+}
+
+/// Changes that were tried.
+struct Attempt {
+    changes: Changes,
+    needs: CardNeeds,
+    /// GPU time of a step.
+    step_ns: Option<u64>,
+}
+
+impl Attempt {
+    /// Order by cost. Waits for copies of the optimizer's state are not simulated, and they can take longer than a step.
+    fn cost(&self) -> (u64, Option<u64>, usize) {
+        (self.changes.host_state_bytes, self.step_ns, self.changes.modules().len())
+    }
 }
 
 impl Fitting<'_> {
@@ -118,27 +133,27 @@ impl Fitting<'_> {
         };
         if let Some(base) = self.attempt(&mut changes, Some(changed))? {
             self.select_modules(&mut changes, &base, budget)?;
-            if !self.tried.iter().any(|(_, needs)| needs.at_ease <= target) {
+            if !self.tried.iter().any(|attempt| attempt.needs.at_ease <= target) {
                 self.change_most(&mut changes, &base, may_move_state)?;
             }
         }
         // The model of the allocator is inaccurate: a run that needs at most this fits.
         let tight = target - target / 100 * MARGIN_PERCENT;
         let cheapest = |fits: &dyn Fn(&CardNeeds) -> bool| {
-            let fitting = self.tried.iter().filter(|(_, needs)| fits(needs));
-            fitting.min_by_key(|(changes, _)| changes.cost())
+            self.tried.iter().filter(|attempt| fits(&attempt.needs)).min_by_key(|attempt| attempt.cost())
         };
         let chosen = cheapest(&|needs| needs.at_ease <= target).or_else(|| cheapest(&|needs| needs.least <= tight));
-        let Some((changes, needs)) = chosen else {
+        let Some(chosen) = chosen else {
             return Err(self.hopeless(&recording, tight, budget));
         };
         output::note(format_args!(
-            "{program} takes {} of the card. Fits in {} with {}. Starting it",
+            "{program} takes {} of the card. Fits in {} with {}{}. Starting it",
             size(taken),
-            size(needs.at_ease.min(target)),
-            changes.described()
+            size(chosen.needs.at_ease.min(target)),
+            chosen.changes.described(),
+            added_time(step_ns(&recording), chosen.step_ns)
         ));
-        Ok(variables(&changes.applied(budget), &self.settings))
+        Ok(variables(&chosen.changes.applied(budget), &self.settings))
     }
 
     /// Tries selections of modules to recompute beside the other changes, until they fit closely.
@@ -195,7 +210,7 @@ impl Fitting<'_> {
 
     /// Returns true if this selection was tried.
     fn is_known(&self, found: &Recomputation) -> bool {
-        let tried = self.tried.iter().filter_map(|(changes, _)| changes.recomputed.as_ref());
+        let tried = self.tried.iter().filter_map(|attempt| attempt.changes.recomputed.as_ref());
         tried.into_iter().any(|known| known.modules == found.modules)
     }
 
@@ -213,7 +228,8 @@ impl Fitting<'_> {
                 Tried::Ran(outcome) => {
                     changes.loss_in_rows &= outcome.has_loss;
                     changes.host_state_bytes = changes.host_state_bytes.min(outcome.host_state_bytes);
-                    self.tried.push((changes.clone(), outcome.needs));
+                    let Outcome { needs, step_ns, .. } = *outcome;
+                    self.tried.push(Attempt { changes: changes.clone(), needs, step_ns });
                     return Ok(Some(*outcome));
                 }
                 Tried::Refused(names) => {
@@ -230,8 +246,8 @@ impl Fitting<'_> {
     /// The error for a program that fits with no changes: what was tried, by how much it misses, and the batch that would
     /// fit.
     fn hopeless(&self, recording: &Recording, target: u64, budget: u64) -> anyhow::Error {
-        let most = self.tried.iter().min_by_key(|(_, needs)| needs.least);
-        let missing = most.map_or_else(String::new, |(changes, needs)| {
+        let most = self.tried.iter().min_by_key(|attempt| attempt.needs.least);
+        let missing = most.map_or_else(String::new, |Attempt { changes, needs, .. }| {
             format!(": with {}, it misses by {}", changes.described(), size(needs.least.saturating_sub(target)))
         });
         let batch = advise(recording, Some(budget), &[]).batch.filter(|batch| batch.percent < 100);
@@ -251,6 +267,17 @@ fn of_a_module(changes: &Changes, unchanged: &Recording) -> u64 {
         .recomputed
         .as_ref()
         .map_or(u64::MAX, |found| before.saturating_sub(found.allocated_bytes) / (found.modules.len() as u64).max(1))
+}
+
+/// Describes by how much a step becomes longer, from the GPU times of the unchanged and the changed program.
+fn added_time(unchanged: Option<u64>, changed: Option<u64>) -> String {
+    match (unchanged, changed) {
+        (Some(unchanged), Some(changed)) if unchanged > 0 => {
+            let (added, step) = (time_spent(changed.saturating_sub(unchanged)), time_spent(unchanged));
+            format!(": about +{added} of GPU time on a step of {step}")
+        }
+        _ => String::new(),
+    }
 }
 
 /// Settings of the allocator with which the program runs, and the variable that has them.

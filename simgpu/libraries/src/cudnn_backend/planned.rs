@@ -10,6 +10,7 @@ use std::collections::HashMap;
 
 use crate::cudnn_planner::Planner;
 use simgpu_support::api::{SUCCESS, answer};
+use simgpu_support::kernels::{Arithmetic, Unit};
 use simgpu_support::table::Table;
 
 // cudnnBackendAttributeType_t
@@ -53,8 +54,15 @@ struct DescriptorFacts {
     kind: i32,
     /// Numbers and descriptors by attribute.
     attributes: HashMap<i32, Vec<i64>>,
-    /// Known workspace of an operation, and of descriptors made for it.
+    /// Facts about an operation, and about descriptors made for it.
+    operation: Operation,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Operation {
+    /// Known workspace.
     workspace: Option<i64>,
+    arithmetic: Arithmetic,
 }
 
 static KNOWN: Table<DescriptorFacts> = Table::new();
@@ -130,11 +138,12 @@ pub unsafe fn finalize(planner: &Planner, descriptor: usize) -> i32 {
         // SAFETY: one descriptor is set, of the kind that the attribute takes. Finalize reports errors.
         unsafe { (planner.set)(descriptor, attribute, TYPE_DESCRIPTOR, 1, (&raw const device).cast()) };
     }
-    let workspace = own.workspace_of_operation().or_else(|| {
+    let made_for = || {
         let [from] = own.numbers(&[GRAPH_OPERATIONS, HEURISTIC_GRAPH, PLAN_CONFIGURATION])?[..] else { return None };
-        KNOWN.get(from as usize, |from| from.workspace)?
-    });
-    KNOWN.get(descriptor, |own| own.workspace = workspace);
+        KNOWN.get(from as usize, |from| from.operation)
+    };
+    let operation = own.convolution().or_else(made_for).unwrap_or_default();
+    KNOWN.get(descriptor, |own| own.operation = operation);
     // SAFETY: as the caller vouches.
     unsafe { (planner.finalize)(descriptor) }
 }
@@ -150,7 +159,7 @@ pub unsafe fn get(
     count: *mut i64,
     elements: *mut u8,
 ) -> i32 {
-    let workspace = KNOWN.get(descriptor, |own| own.workspace).flatten();
+    let operation = KNOWN.get(descriptor, |own| own.operation).unwrap_or_default();
     // SAFETY: as the caller vouches.
     let status = unsafe { (planner.get)(descriptor, attribute, kind, room, count, elements) };
     if status != SUCCESS || elements.is_null() {
@@ -161,11 +170,11 @@ pub unsafe fn get(
             for index in 0..room.max(0) as usize {
                 // SAFETY: the caller gave `room` descriptors.
                 let configuration = unsafe { elements.cast::<usize>().add(index).read_unaligned() };
-                KNOWN.get(configuration, |own| own.workspace = workspace);
+                KNOWN.get(configuration, |own| own.operation = operation);
             }
         }
         PLAN_WORKSPACE => {
-            if let Some(workspace) = workspace {
+            if let Some(workspace) = operation.workspace {
                 // SAFETY: cuDNN has written a number there.
                 unsafe { answer(elements.cast(), workspace) };
             }
@@ -175,10 +184,64 @@ pub unsafe fn get(
     status
 }
 
+/// Returns what a plan computes.
+pub fn arithmetic(plan: usize) -> Arithmetic {
+    KNOWN.get(plan, |own| own.operation.arithmetic).unwrap_or_default()
+}
+
+/// The parts of a convolution.
+struct Convolution {
+    settings: DescriptorFacts,
+    filter: DescriptorFacts,
+    inputs: DescriptorFacts,
+    outputs: DescriptorFacts,
+}
+
 impl DescriptorFacts {
     /// Returns the first of these attributes that is set.
     fn numbers(&self, attributes: &[i32]) -> Option<&Vec<i64>> {
         attributes.iter().find_map(|attribute| self.attributes.get(attribute))
+    }
+
+    fn lengths(&self) -> Option<&[i64]> {
+        Some(self.numbers(&[TENSOR_DIMENSIONS])?)
+    }
+
+    /// Returns the facts about a convolution, or one of its gradients; `None` for other descriptors.
+    fn convolution(&self) -> Option<Operation> {
+        // Convolution, filter, inputs and outputs, by CUDNN_ATTR_OPERATION_CONVOLUTION_*.
+        let attributes = match self.kind {
+            CONVOLUTION_FORWARD => [702, 703, 704, 705],
+            CONVOLUTION_DATA_GRADIENT => [708, 709, 710, 711],
+            CONVOLUTION_FILTER_GRADIENT => [714, 715, 716, 717],
+            _ => return None,
+        };
+        let part = |attribute| KNOWN.get(*self.numbers(&[attribute])?.first()? as usize, |part| part.clone());
+        let [settings, filter, inputs, outputs] = attributes.map(part);
+        let parts = Convolution { settings: settings?, filter: filter?, inputs: inputs?, outputs: outputs? };
+        Some(Operation { workspace: parts.workspace(self.kind), arithmetic: parts.arithmetic().unwrap_or_default() })
+    }
+}
+
+impl Convolution {
+    /// Each output is a sum of as many products as the filter has elements for it. The gradients have the same products.
+    fn arithmetic(&self) -> Option<Arithmetic> {
+        let count = |part: &DescriptorFacts| Some(part.lengths()?.iter().product::<i64>() as u64);
+        let ([channels, ..], [data_type]) = (self.filter.lengths()?, &self.inputs.numbers(&[TENSOR_DATA_TYPE])?[..]) else {
+            return None;
+        };
+        let (unit, element) = match *data_type {
+            FLOAT32 => (Unit::TensorSingle, 4), // PyTorch's default for convolutions
+            FLOAT16 | BFLOAT16 => (Unit::TensorHalf, 2),
+            _ => (Unit::Double, 8),
+        };
+        let (filter, inputs, outputs) = (count(&self.filter)?, count(&self.inputs)?, count(&self.outputs)?);
+        let of_an_output = filter / u64::try_from(*channels).ok()?.max(1);
+        Some(Arithmetic {
+            operations: 2 * outputs * of_an_output,
+            bytes: (filter + inputs + outputs) * element,
+            unit,
+        })
     }
 
     /// Returns the workspace of cuBLASLt's engines for a convolution with a 1x1 filter over images with separate
@@ -186,33 +249,25 @@ impl DescriptorFacts {
     ///
     /// Measured on an H100 with cuDNN 9.19: at most 400 bytes, and for the gradient of the filter, one gradient in
     /// float32 per image.
-    fn workspace_of_operation(&self) -> Option<i64> {
-        // Convolution, filter and images, by CUDNN_ATTR_OPERATION_CONVOLUTION_*.
-        let [convolution, filter, images] = match self.kind {
-            CONVOLUTION_FORWARD => [702, 703, 704],
-            CONVOLUTION_DATA_GRADIENT => [708, 709, 710],
-            CONVOLUTION_FILTER_GRADIENT => [714, 715, 716],
-            _ => return None,
-        };
-        let part = |attribute| KNOWN.get(*self.numbers(&[attribute])?.first()? as usize, |part| part.clone());
-        let (convolution, filter, images) = (part(convolution)?, part(filter)?, part(images)?);
+    fn workspace(&self, kind: i32) -> Option<i64> {
+        let Convolution { settings, filter, inputs, .. } = self;
         let all = |attribute, wanted| {
-            convolution.numbers(&[attribute]).is_some_and(|values| values.iter().all(|value| *value == wanted))
+            settings.numbers(&[attribute]).is_some_and(|values| values.iter().all(|value| *value == wanted))
         };
         let is_plain = all(CONVOLUTION_STRIDES, 1)
             && all(CONVOLUTION_DILATIONS, 1)
             && CONVOLUTION_PADDINGS.iter().all(|paddings| all(*paddings, 0));
-        let [outer, inner, size @ ..] = &filter.numbers(&[TENSOR_DIMENSIONS])?[..] else { return None };
-        let [count, channels, ..] = images.numbers(&[TENSOR_DIMENSIONS])?[..] else { return None };
-        let channels_are_apart = images.numbers(&[TENSOR_STRIDES])?.last() == Some(&1);
-        if !is_plain || size.iter().any(|length| *length != 1) || channels != *inner || !channels_are_apart {
+        let [outer, inner, size @ ..] = filter.lengths()? else { return None };
+        let [count, channels, ..] = inputs.lengths()? else { return None };
+        let channels_are_apart = inputs.numbers(&[TENSOR_STRIDES])?.last() == Some(&1);
+        if !is_plain || size.iter().any(|length| *length != 1) || channels != inner || !channels_are_apart {
             return None;
         }
-        if self.kind != CONVOLUTION_FILTER_GRADIENT {
+        if kind != CONVOLUTION_FILTER_GRADIENT {
             return Some(0);
         }
-        let [data_type] = images.numbers(&[TENSOR_DATA_TYPE])?[..] else { return None };
-        let is_known = is_summed_by_cublaslt(size.len(), data_type, *outer.min(inner), count);
+        let [data_type] = inputs.numbers(&[TENSOR_DATA_TYPE])?[..] else { return None };
+        let is_known = is_summed_by_cublaslt(size.len(), data_type, *outer.min(inner), *count);
         is_known.then_some(count * outer * inner * size_of::<f32>() as i64)
     }
 }

@@ -1,7 +1,7 @@
 //! Changes of a program that leave its results the same.
 
 use memlab_predict::advice::Recomputation;
-use memlab_units::format::{self, size};
+use memlab_units::format::size;
 use serde::Serialize;
 
 /// Changes that a person can exclude by these names, besides modules.
@@ -27,12 +27,6 @@ impl Changes {
         self.recomputed.iter().flat_map(|found| &found.modules).map(|module| &*module.name).collect()
     }
 
-    /// Order by cost. All modules together cost at most a forward; copies of state can take longer than a step.
-    pub fn cost(&self) -> (u64, Option<u64>, usize) {
-        let cost = self.recomputed.as_ref().and_then(|found| found.cost_ns);
-        (self.host_state_bytes, cost, self.modules().len())
-    }
-
     pub fn described(&self) -> String {
         let mut parts = vec!["expandable segments".to_owned()];
         if self.host_state_bytes > 0 {
@@ -41,10 +35,8 @@ impl Changes {
         let named = [(self.early_gradients, "early gradients"), (self.loss_in_rows, "the loss in rows")];
         parts.extend(named.into_iter().filter(|(is_made, _)| *is_made).map(|(_, name)| name.to_owned()));
         if let Some(found) = &self.recomputed {
-            let cost =
-                found.cost_ns.map_or_else(String::new, |cost| format!(": about +{} a step", format::time_spent(cost)));
             let count = found.modules.len();
-            parts.push(format!("{count} of {} modules checkpointed ({}){cost}", found.candidates, found.place));
+            parts.push(format!("{count} of {} modules checkpointed ({})", found.candidates, found.place));
         }
         match parts.split_last() {
             Some((last, [])) => last.clone(),

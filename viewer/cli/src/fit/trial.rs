@@ -53,6 +53,8 @@ pub enum Tried {
 /// Findings of a run that ended normally.
 pub struct Outcome {
     pub needs: CardNeeds,
+    /// GPU time of a step, as [`step_ns`] returns it.
+    pub step_ns: Option<u64>,
     pub recording: Arc<Recording>,
     /// A loss was computed in rows.
     pub has_loss: bool,
@@ -71,7 +73,8 @@ pub struct CardNeeds {
 
 impl Trial<'_> {
     /// Records the program with these variables.
-    fn recorder(&self, environment: Environment) -> anyhow::Result<Recorder> {
+    fn recorder(&self, mut environment: Environment) -> anyhow::Result<Recorder> {
+        environment.push(("MEMLAB_TIME", "1".to_owned()));
         // Two may run at once.
         let folder = tempfile::Builder::new().prefix("run-").tempdir_in(self.folder)?.keep();
         let (card, memory) = (Some(self.card.to_owned()), Some(CARD_BYTES));
@@ -127,8 +130,17 @@ impl Trial<'_> {
         let needs = Search::new(&program, settings, rest).needs(None);
         let at_ease = needs.planned.counters.reserved.peak + rest;
         let needs = CardNeeds { at_ease, least: needs.least };
-        Ok(Tried::Ran(Box::new(Outcome { needs, recording, has_loss, host_state_bytes })))
+        let step_ns = step_ns(&recording);
+        Ok(Tried::Ran(Box::new(Outcome { needs, step_ns, recording, has_loss, host_state_bytes })))
     }
+}
+
+/// Returns the GPU time of the median step. On a simulated card, it is an estimate. `None`: no step has ended.
+pub fn step_ns(recording: &Recording) -> Option<u64> {
+    let work = recording.model.step_work(recording.device);
+    let mut steps: Vec<u64> = work.iter().filter(|work| work.steps == 1).map(|work| work.nanoseconds).collect();
+    steps.sort_unstable();
+    steps.get(steps.len() / 2).copied()
 }
 
 /// Returns the bytes in the agent's message about state that leaves.
