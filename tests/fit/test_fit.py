@@ -51,7 +51,7 @@ def test_a_program_fits_into_less_memory(memlab):
 def test_changes_that_would_alter_the_program_are_left_out(memlab, case):
     # GIVEN a program that changes an argument of a block before backward, or reads gradients after the step
     plain, _, _ = run(memlab, case, "--fit", "12GiB")
-    target = int(plain["used"] * 0.6) // MIB
+    target = int(plain["used"] * 0.5) // MIB  # Most blocks are necessary.
     fitted, messages, code = run(memlab, case, "--fit", f"{target}MiB")
     # THEN it runs without that change, and still fits
     assert code == 0, messages
@@ -64,7 +64,7 @@ def test_changes_that_would_alter_the_program_are_left_out(memlab, case):
 
 def test_a_large_loss_and_the_optimizer_s_state_take_less(memlab):
     # GIVEN a program with a large cross entropy; WHEN it must fit into less than its modules alone give
-    target = 2300
+    target = 1900
     fitted, messages, code = run(memlab, "language", "--fit", f"{target}MiB")
     # THEN the loss is computed in rows, AND a part of the state is on the host
     assert code == 0, messages
@@ -78,8 +78,81 @@ def test_a_large_loss_and_the_optimizer_s_state_take_less(memlab):
 
 
 def test_a_module_can_be_left_out(memlab):
-    plain, _, _ = run(memlab, "plain", "--fit", "12GiB")
-    target = int(plain["used"] * 0.8) // MIB
-    without = [f"--fit-without=blocks.{number}" for number in (5, 6, 7)]
-    _, messages, code = run(memlab, "plain", "--fit", f"{target}MiB", *without)
-    assert code == 0 and "blocks.4)" in messages and "blocks.5" not in messages, messages
+    # GIVEN the modules that memlab chooses
+    sentence, _, _ = code_for(memlab, "5GiB", "--", PYTHON, PROGRAM, "plain")
+    chosen = chosen_in(sentence)
+    # WHEN they are left out; THEN it takes others
+    without = [f"--without=blocks.{number}" for number in chosen]
+    sentence, _, _ = code_for(memlab, "5GiB", *without, "--", PYTHON, PROGRAM, "plain")
+    others = chosen_in(sentence)
+    assert chosen and others and not chosen & others
+
+
+def chosen_in(sentence):
+    """Returns the numbers of the blocks that are named in a sentence as `blocks.1 … blocks.3, blocks.5`."""
+    place = re.search(r"checkpointed \((.*?)\)", sentence)[1]
+    ranges = [[int(number) for number in re.findall(r"blocks\.(\d+)", part)] for part in place.split(", ")]
+    return {number for part in ranges for number in range(part[0], part[-1] + 1)}
+
+
+def code_for(memlab, size, *program):
+    """Returns what `memlab fit` prints, and the code in it."""
+    command = [memlab.command, "fit", "--size", size, *program]
+    done = memlab.run(*command, preload=False, memory="16GiB", fresh=True)
+    assert done.code == 0, done.errors
+    sentence, _, code = done.output.partition("\n\n")
+    return sentence, code, done.errors
+
+
+def test_the_changes_are_shown_as_code(memlab):
+    # GIVEN a program with a large cross entropy; WHEN memlab chooses changes without running it
+    sentence, code, _ = code_for(memlab, "2200MiB", "--", PYTHON, PROGRAM, "language")
+    # THEN the code makes them: the loss and its gradient are the same, blocks are checkpointed, gradients are released
+    assert "the loss in rows" in sentence and "modules checkpointed" in sentence and "about +" in sentence
+    program = memlab.folder / "as_code.py"
+    program.write_text(code + CHECK)
+    done = memlab.run(PYTHON, program, preload=False, fresh=True)
+    assert done.code == 0, done.errors
+    assert done.output.split() == ["True"] * 4
+
+
+CHECK = """
+from torch import nn
+made = [4 * torch.randn(700, 50) for _ in range(2)]
+target = torch.randint(0, 50, (700,))
+target[::9] = -100
+for logits in made:
+    logits.data.copy_(made[0].detach())
+    logits.requires_grad_()
+losses = [loss(logits, target) for loss, logits in zip((F.cross_entropy, cross_entropy), made)]
+sum(losses).backward()
+print(torch.equal(*losses), torch.equal(made[0].grad, made[1].grad))
+
+model = nn.Module()
+model.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(8))
+checkpoint_layers(model)
+x = torch.ones(1, 4)
+for block in model.blocks:
+    x = block(x)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x.sum().backward()
+optimizer.step()
+print(any("forward" in vars(block) for block in model.blocks), model.blocks[0].weight.grad is None)
+"""
+
+
+def test_a_trace_takes_the_place_of_the_first_recording(memlab):
+    # GIVEN a trace with GPU times of another program, in which the first four blocks take far longer
+    trace = memlab.folder / "plain.jsonl"
+    command = [memlab.command, "run", "--force", "--time", "-o", trace, "--", PYTHON, PROGRAM, "slow"]
+    assert memlab.run(*command, preload=False, memory="16GiB", fresh=True).code == 0
+    # WHEN memlab chooses changes for the plain program from that trace
+    sentence, _, messages = code_for(memlab, "5GiB", trace, "--", PYTHON, PROGRAM, "plain")
+    # THEN it does not record it again, AND takes the blocks that are cheap in the trace
+    assert "recording" not in messages
+    assert chosen_in(sentence) <= {4, 5, 6, 7}, sentence
+    # AND without a command, it takes that of the trace
+    assert "trained.py slow takes" in code_for(memlab, "12GiB", trace)[0]
+    # AND a file that is not a trace is named
+    done = memlab.run(memlab.command, "fit", "--size", "5GiB", PROGRAM, preload=False, fresh=True)
+    assert done.code == 2 and "trained.py" in done.errors

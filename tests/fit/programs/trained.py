@@ -1,7 +1,7 @@
 """Trains a small transformer: `trained.py CASE`. Prints the peaks of PyTorch's allocator, in bytes, as JSON.
 
 Cases: plain; changed, whose fifth block gets a tensor that the caller changes before backward; read, which reads gradients
-after the step; language, with a large cross entropy.
+after the step; language, with a large cross entropy; slow, whose first four blocks also multiply large matrices.
 """
 
 import json
@@ -16,18 +16,23 @@ CLASSES = 32768
 
 
 class Block(nn.Module):
-    def __init__(self):
+    def __init__(self, is_slow):
         super().__init__()
+        self.is_slow = is_slow
         self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, x, shift):
+        if self.is_slow:
+            with torch.no_grad():
+                large = torch.empty(4096, 4096, device=x.device)
+                large @ large
         return x + self.down(torch.nn.functional.gelu(self.up(self.norm(x)))) + shift
 
 
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
-        self.blocks = nn.ModuleList(Block() for _ in range(8))
+        self.blocks = nn.ModuleList(Block(CASE == "slow" and index < 4) for index in range(8))
         if CASE == "language":
             self.head = nn.Linear(WIDTH, CLASSES)
 

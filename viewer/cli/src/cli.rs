@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::commands::{
+use crate::commands::{self,
     advise, completions, config, diff, doctor, export, holders, limit, offload, plan, ps, report, restore, serve,
     simulate, top, view,
 };
@@ -41,6 +41,8 @@ Examples:
   memlab report --html a.html a.jsonl      write the report as a web page
   memlab holders 4242                      show the objects that keep its memory alive
   memlab advise memlab-train-4242.jsonl    suggest changes that lower its memory
+  memlab run --fit 16GiB -- python train.py
+                                           make a training fit into less memory, with the same results
   memlab diff a.jsonl b.jsonl              compare two runs
   memlab export a.jsonl --format csv -o a.csv
                                            write a table of allocations
@@ -97,6 +99,9 @@ enum Command {
     /// Suggest changes that lower a program's memory, computed from a recorded run without running the program.
     #[command(after_help = advise::HELP)]
     Advise(advise::Options),
+    /// Choose changes with which a program fits into less GPU memory, and show them.
+    #[command(after_help = commands::fit::HELP)]
+    Fit(commands::fit::Options),
     /// Show what changed between two runs or moments.
     #[command(after_help = diff::help())]
     Diff(diff::Options),
@@ -132,6 +137,7 @@ pub fn main() -> ExitCode {
         Command::Completions(options) => completions::run(&options, &mut command()),
         Command::Report(options) => report::run(&options),
         Command::Advise(options) => advise::run(&options),
+        Command::Fit(options) => commands::fit::run(&options),
         Command::Diff(options) => diff::run(&options),
         Command::Export(options) => export::run(&options),
     };

@@ -6,6 +6,7 @@ pub mod config;
 pub mod diff;
 pub mod doctor;
 pub mod export;
+pub mod fit;
 pub mod holders;
 pub mod limit;
 pub mod offload;

@@ -2,17 +2,20 @@
 //! simulated card before the program starts.
 
 mod changes;
+mod code;
 mod trial;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::fmt;
+use std::path::Path;
+
 
 use memlab_base::error::bad_input;
-use memlab_base::output;
-use memlab_base::text;
+use memlab_base::{output, text, trace_files};
 use memlab_follow::cards::{CardStatus, cards};
-use memlab_predict::advice::{Recomputation, advise, recomputation};
-use memlab_predict::plan::Recording;
+use memlab_predict::advice::{MeasuredCosts, Recomputation, advise, recomputation};
+use memlab_predict::plan::{Recording, RecordingError};
 use memlab_units::format::{size, time_spent};
 
 use changes::{Changes, Decision, GRADIENTS, LOSS, STATE};
@@ -33,17 +36,65 @@ const DEFAULT_CARD: &str = "h100";
 /// Share of the target that stays free, in percent: the model of the allocator is that inaccurate.
 const MARGIN_PERCENT: u64 = 1;
 
-/// Returns the environment in which the program of `memlab run` fits; empty if it fits as it is, or without `--fit`.
+/// A program that is to fit.
+#[derive(Clone, Copy)]
+pub struct Request<'a> {
+    pub command: &'a [OsString],
+    /// Most memory on the card; `None`: what is free on it.
+    pub size: Option<u64>,
+    /// Modules and other changes that are left out.
+    pub without: &'a [String],
+    /// A trace of the unchanged program; `None`: it is recorded on a simulated card.
+    pub from: Option<&'a Path>,
+}
+
+/// What makes a program fit.
+pub struct Fitted {
+    /// The command, shortened.
+    program: String,
+    /// Memory that the unchanged program takes of the card.
+    taken: u64,
+    /// `None`: it fits as it is.
+    chosen: Option<Chosen>,
+}
+
+/// Changes that were tried, and fit.
+struct Chosen {
+    attempt: Attempt,
+    /// Most memory on the card.
+    target: u64,
+    /// Most memory that PyTorch's allocator reserves.
+    budget: u64,
+    /// GPU time of a step of the unchanged program.
+    unchanged_ns: Option<u64>,
+    settings: AllocatorSettings,
+}
+
+/// Returns the environment for `memlab run`; empty without `--fit`, or if the program fits as it is.
+///
+/// # Errors
+///
+/// As [`choose`].
+pub fn environment(options: &Options) -> anyhow::Result<Environment> {
+    let Some(size) = options.fit else { return Ok(Environment::new()) };
+    let (command, without) = (&*options.command, &*options.fit_without);
+    let fitted = choose(Request { command, size, without, from: options.fit_from.as_deref() })?;
+    output::note(format_args!("{fitted}. Starting it"));
+    if let Some(code) = fitted.code().filter(|_| options.fit_print) {
+        eprintln!("{code}");
+    }
+    Ok(fitted.environment())
+}
+
+/// Chooses the changes with which a program fits.
 ///
 /// # Errors
 ///
 /// If the program cannot be recorded, or fits with no selection.
-pub fn environment(options: &Options) -> anyhow::Result<Environment> {
-    let Some(asked) = options.fit else { return Ok(Environment::new()) };
-    let (command, excluded) = (&*options.command, &options.fit_without);
+pub fn choose(request: Request<'_>) -> anyhow::Result<Fitted> {
     let all = cards();
     let card = all.first();
-    let Some(target) = asked.or_else(|| card.and_then(free)) else {
+    let Some(target) = request.size.or_else(|| card.and_then(free)) else {
         return Err(bad_input(
             "this machine has no GPU whose memory is known: name a size, as in `memlab run --fit 16GiB`",
         ));
@@ -51,17 +102,65 @@ pub fn environment(options: &Options) -> anyhow::Result<Environment> {
     let known = card.and_then(|card| simgpu_cards::find(&card.name).ok());
     let model = known.map_or_else(|| simgpu_cards::find(DEFAULT_CARD), Ok)?;
     let folder = tempfile::Builder::new().prefix("memlab-fit-").tempdir()?;
-    let trial = Trial { command, card: model.name, folder: folder.path() };
-    output::note(format_args!("recording {STEPS} steps on a simulated {} …", model.device_name));
+    let trial = Trial { command: request.command, card: model.name, folder: folder.path() };
+    let recording = request.from.map(recorded).transpose()?;
+    match recording {
+        Some(_) => output::note(format_args!("trying changes on a simulated {} …", model.device_name)),
+        None => output::note(format_args!("recording {STEPS} steps on a simulated {} …", model.device_name)),
+    }
     let fitting = Fitting {
         trial,
-        program: &program(command),
+        program: program(request.command),
         target,
-        settings: settings(),
-        excluded: excluded.iter().cloned().collect(),
+        settings: AllocatorSettings::today(),
+        excluded: request.without.iter().cloned().collect(),
+        measured: recording.as_ref().map(MeasuredCosts::of).unwrap_or_default(),
         tried: Vec::new(),
     };
-    fitting.environment()
+    fitting.choose(recording)
+}
+
+fn recorded(trace: &Path) -> anyhow::Result<Recording> {
+    trace_files::check_exists(trace, "fit")?;
+    Recording::read(trace).map_err(|error| match error {
+        RecordingError::Read(error) => anyhow::Error::new(error),
+        error => bad_input(format!("{}: {error}", trace.display())),
+    })
+}
+
+impl Fitted {
+    /// Returns the environment in which the program fits; empty if it fits as it is.
+    pub fn environment(&self) -> Environment {
+        self.chosen.as_ref().map_or_else(Environment::new, |chosen| {
+            variables(&chosen.attempt.changes.applied(chosen.budget), &chosen.settings)
+        })
+    }
+
+    /// Returns the changes as code; `None` if none are necessary.
+    pub fn code(&self) -> Option<String> {
+        let chosen = self.chosen.as_ref()?;
+        Some(code::of(&chosen.attempt.changes, chosen.budget, &chosen.settings))
+    }
+}
+
+/// A sentence with the changes and what they cost.
+impl fmt::Display for Fitted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Fitted { program, taken, chosen } = self;
+        write!(f, "{program} takes {} of the card", size(*taken))?;
+        let Some(Chosen { attempt, target, unchanged_ns, .. }) = chosen else {
+            return write!(f, ", which fits");
+        };
+        let needed = size(attempt.needs.at_ease.min(*target));
+        write!(f, ". Fits in {needed} with {}", attempt.changes.described())?;
+        match (unchanged_ns, attempt.step_ns) {
+            (Some(unchanged), Some(changed)) if *unchanged > 0 => {
+                let (added, step) = (time_spent(changed.saturating_sub(*unchanged)), time_spent(*unchanged));
+                write!(f, ": about +{added} of GPU time on a step of {step}")
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 fn free(card: &CardStatus) -> Option<u64> {
@@ -76,13 +175,13 @@ fn program(command: &[OsString]) -> String {
 /// The search for changes.
 struct Fitting<'a> {
     trial: Trial<'a>,
-    program: &'a str,
+    program: String,
     /// Most memory on the card.
     target: u64,
-    /// The variable with the settings of PyTorch's allocator, and its value.
-    settings: (&'static str, String),
+    settings: AllocatorSettings,
     /// Modules and other changes that are left out.
     excluded: BTreeSet<String>,
+    measured: MeasuredCosts,
     tried: Vec<Attempt>,
 }
 
@@ -102,8 +201,9 @@ impl Attempt {
 }
 
 impl Fitting<'_> {
-    fn environment(mut self) -> anyhow::Result<Environment> {
-        let (program, target) = (self.program, self.target);
+    /// `recorded`: the unchanged program, if it need not be recorded.
+    fn choose(mut self, recorded: Option<Recording>) -> anyhow::Result<Fitted> {
+        let target = self.target;
         let is_wanted = |change: &str| !self.excluded.contains(change);
         let mut changes = Changes {
             early_gradients: is_wanted(GRADIENTS),
@@ -112,26 +212,31 @@ impl Fitting<'_> {
             recomputed: None,
         };
         let may_move_state = is_wanted(STATE);
-        // Most programs need the first changes. They run beside the unchanged program to save time.
-        let unchanged = self.trial.start(Environment::new())?;
-        let changed = self.start(&changes)?;
-        let recording = unchanged.finish()?;
+        let (recording, changed) = match recorded {
+            Some(recording) => (recording, None),
+            None => {
+                // Most programs need the first changes. They run beside the unchanged program to save time.
+                let unchanged = self.trial.start(Environment::new())?;
+                let changed = self.start(&changes)?;
+                (unchanged.finish()?, Some(changed))
+            }
+        };
         let peaks = recording.model.peaks(recording.device);
         let taken = peaks.used_bytes;
         if taken <= target {
-            output::note(format_args!("{program} takes {} of the card, which fits. Starting it", size(taken)));
-            return Ok(Environment::new());
+            return Ok(Fitted { program: self.program, taken, chosen: None });
         }
         // The context, and memory that PyTorch's allocator does not manage.
         let rest = taken.saturating_sub(peaks.reserved_bytes);
         let Some(budget) = target.checked_sub(rest) else {
             return Err(bad_input(format!(
-                "{program} does not fit in {}: its context and libraries alone take {}",
+                "{} does not fit in {}: its context and libraries alone take {}",
+                self.program,
                 size(target),
                 size(rest)
             )));
         };
-        if let Some(base) = self.attempt(&mut changes, Some(changed))? {
+        if let Some(base) = self.attempt(&mut changes, changed)? {
             self.select_modules(&mut changes, &base, budget)?;
             if !self.tried.iter().any(|attempt| attempt.needs.at_ease <= target) {
                 self.change_most(&mut changes, &base, may_move_state)?;
@@ -140,20 +245,16 @@ impl Fitting<'_> {
         // The model of the allocator is inaccurate: a run that needs at most this fits.
         let tight = target - target / 100 * MARGIN_PERCENT;
         let cheapest = |fits: &dyn Fn(&CardNeeds) -> bool| {
-            self.tried.iter().filter(|attempt| fits(&attempt.needs)).min_by_key(|attempt| attempt.cost())
+            let fitting = self.tried.iter().enumerate().filter(|(_, attempt)| fits(&attempt.needs));
+            Some(fitting.min_by_key(|(_, attempt)| attempt.cost())?.0)
         };
         let chosen = cheapest(&|needs| needs.at_ease <= target).or_else(|| cheapest(&|needs| needs.least <= tight));
         let Some(chosen) = chosen else {
             return Err(self.hopeless(&recording, tight, budget));
         };
-        output::note(format_args!(
-            "{program} takes {} of the card. Fits in {} with {}{}. Starting it",
-            size(taken),
-            size(chosen.needs.at_ease.min(target)),
-            chosen.changes.described(),
-            added_time(step_ns(&recording), chosen.step_ns)
-        ));
-        Ok(variables(&chosen.changes.applied(budget), &self.settings))
+        let (attempt, unchanged_ns) = (self.tried.swap_remove(chosen), step_ns(&recording));
+        let chosen = Chosen { attempt, target, budget, unchanged_ns, settings: self.settings };
+        Ok(Fitted { program: self.program, taken, chosen: Some(chosen) })
     }
 
     /// Tries selections of modules to recompute beside the other changes, until they fit closely.
@@ -173,7 +274,7 @@ impl Fitting<'_> {
             // The prediction may be off by different amounts for different selections.
             let is_inside = changes.recomputed.is_none() || (fitting < aim && aim < too_large);
             let aim = if is_inside { aim } else { i128::midpoint(fitting, too_large) };
-            let found = recomputation(recording, u64::try_from(aim).unwrap_or(0), &self.excluded);
+            let found = recomputation(recording, u64::try_from(aim).unwrap_or(0), &self.excluded, &self.measured);
             let Some(found) = found.filter(|found| found.allocated_bytes <= budget && !self.is_known(found)) else {
                 return Ok(());
             };
@@ -196,7 +297,7 @@ impl Fitting<'_> {
     fn change_most(&mut self, changes: &mut Changes, base: &Outcome, may_move_state: bool) -> anyhow::Result<()> {
         let mut last = None;
         for _ in 0..MAX_ATTEMPTS {
-            changes.recomputed = recomputation(&base.recording, 0, &self.excluded);
+            changes.recomputed = recomputation(&base.recording, 0, &self.excluded, &self.measured);
             let Some(outcome) = self.attempt(changes, None)? else { continue };
             let missing = outcome.needs.at_ease.saturating_sub(self.target);
             if missing == 0 || !may_move_state || last == Some(outcome.host_state_bytes) {
@@ -224,7 +325,7 @@ impl Fitting<'_> {
         let mut running = running;
         loop {
             let started = running.take().map_or_else(|| self.start(changes), Ok)?;
-            match Trial::finish(started, &self.settings.1)? {
+            match Trial::finish(started, &self.settings.value)? {
                 Tried::Ran(outcome) => {
                     changes.loss_in_rows &= outcome.has_loss;
                     changes.host_state_bytes = changes.host_state_bytes.min(outcome.host_state_bytes);
@@ -255,7 +356,7 @@ impl Fitting<'_> {
             format!(". A batch {}.{:02} times as large should fit", batch.percent / 100, batch.percent % 100)
         });
         bad_input(
-            format!("{} does not fit in {}{missing}{batch}. It was not started", self.program, size(self.target),),
+            format!("{} does not fit in {}{missing}{batch}. It was not started", self.program, size(self.target)),
         )
     }
 }
@@ -269,30 +370,29 @@ fn of_a_module(changes: &Changes, unchanged: &Recording) -> u64 {
         .map_or(u64::MAX, |found| before.saturating_sub(found.allocated_bytes) / (found.modules.len() as u64).max(1))
 }
 
-/// Describes by how much a step becomes longer, from the GPU times of the unchanged and the changed program.
-fn added_time(unchanged: Option<u64>, changed: Option<u64>) -> String {
-    match (unchanged, changed) {
-        (Some(unchanged), Some(changed)) if unchanged > 0 => {
-            let (added, step) = (time_spent(changed.saturating_sub(unchanged)), time_spent(unchanged));
-            format!(": about +{added} of GPU time on a step of {step}")
+/// Settings of the allocator with which the program runs.
+#[derive(Clone)]
+pub struct AllocatorSettings {
+    /// The variable that has them.
+    pub variable: &'static str,
+    pub value: String,
+}
+
+impl AllocatorSettings {
+    /// The settings of this environment, with expandable segments.
+    fn today() -> AllocatorSettings {
+        let names = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
+        let set =
+            names.into_iter().find_map(|name| Some((name, std::env::var(name).ok().filter(|text| !text.is_empty())?)));
+        match set {
+            Some((variable, value)) if value.contains("expandable_segments") => AllocatorSettings { variable, value },
+            Some((variable, value)) => AllocatorSettings { variable, value: format!("{value},{EXPANDABLE}") },
+            None => AllocatorSettings { variable: "PYTORCH_CUDA_ALLOC_CONF", value: EXPANDABLE.to_owned() },
         }
-        _ => String::new(),
     }
 }
 
-/// Settings of the allocator with which the program runs, and the variable that has them.
-fn settings() -> (&'static str, String) {
-    let names = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
-    let set =
-        names.into_iter().find_map(|name| Some((name, std::env::var(name).ok().filter(|text| !text.is_empty())?)));
-    match set {
-        Some((name, settings)) if settings.contains("expandable_segments") => (name, settings),
-        Some((name, settings)) => (name, format!("{settings},{EXPANDABLE}")),
-        None => ("PYTORCH_CUDA_ALLOC_CONF", EXPANDABLE.to_owned()),
-    }
-}
-
-fn variables(decision: &Decision, (variable, settings): &(&'static str, String)) -> Environment {
+fn variables(decision: &Decision, settings: &AllocatorSettings) -> Environment {
     let decision = serde_json::to_string(decision).unwrap_or_default();
-    vec![(variable, settings.clone()), ("MEMLAB_FIT", decision)]
+    vec![(settings.variable, settings.value.clone()), ("MEMLAB_FIT", decision)]
 }

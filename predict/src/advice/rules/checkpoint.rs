@@ -35,6 +35,17 @@ pub(crate) struct Outcome {
     pub peak: u64,
 }
 
+/// Code that checkpoints modules of an outermost module of class `root`. `at`: when to call it. `cache`: a line before.
+pub(crate) fn checkpointing(root: &str, at: &str, cache: &str, chosen: &[Module]) -> String {
+    format!(
+        "from functools import partial; from torch.utils.checkpoint import checkpoint\n\
+         def checkpoint_layers(model):  # call it with your {root}, {at}\n\
+         {cache}    for name in {}:\n        module = model.get_submodule(name)\n        \
+         module.forward = partial(checkpoint, module.forward, use_reentrant=False)",
+        list_of_names(chosen),
+    )
+}
+
 pub(crate) fn advise(lifetimes: &BlockLifetimes<'_>, times: &Times, target: Option<u64>, candidates: &mut Candidates) {
     let peak = lifetimes.peak();
     let mut best: Option<(Advice, Change)> = None;
@@ -170,13 +181,7 @@ impl<'a> PeakPass<'a> {
         // The recomputation would append to the cache again.
         let cache = cache::switched_off(self.lifetimes, kept_first);
         let cache = if cache.is_empty() { String::new() } else { format!("    {cache}\n") };
-        format!(
-            "from functools import partial; from torch.utils.checkpoint import checkpoint\n\
-             def checkpoint_layers(model):  # call it with your {root}, {at}\n\
-             {cache}    for name in {}:\n        module = model.get_submodule(name)\n        \
-             module.forward = partial(checkpoint, module.forward, use_reentrant=False)",
-            list_of_names(chosen),
-        )
+        checkpointing(&root, at, &cache, chosen)
     }
 
     /// Returns true if a module runs several times before the backward of the pass.

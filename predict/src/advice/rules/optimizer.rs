@@ -24,7 +24,8 @@ def fuse(optimizer, *_):
     for group in optimizer.param_groups:
         group.update(foreach=False, fused=True)
 register_optimizer_step_pre_hook(fuse)";
-const OFFLOADED_STATE: &str = "\
+/// Code that keeps the state of optimizers on the host between steps.
+pub const OFFLOADED_STATE: &str = "\
 import torch
 from torch.optim import optimizer as hooks
 def move(optimizer, to):

@@ -45,6 +45,11 @@ impl Changes {
         }
     }
 
+    /// Code that checkpoints the modules, if there are some.
+    pub fn checkpointing(&self) -> Option<&str> {
+        self.recomputed.as_ref().map(|found| &*found.code)
+    }
+
     /// The decision for a run on a simulated card.
     pub fn rehearsed(&self) -> Decision {
         let mut decision = Decision {

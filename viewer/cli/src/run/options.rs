@@ -95,6 +95,12 @@ pub struct Options {
     /// rows) or state (not on the host). Can be repeated.
     #[arg(long, value_name = "CHANGE", requires = "fit")]
     pub fit_without: Vec<String>,
+    /// A trace of the unchanged program, with its GPU times if it has any. memlab then does not record it.
+    #[arg(long, value_name = "TRACE", requires = "fit")]
+    pub fit_from: Option<PathBuf>,
+    /// Print the changes as code, too.
+    #[arg(long, requires = "fit")]
+    pub fit_print: bool,
     /// The most host memory for offloaded memory.
     #[arg(long, value_name = "SIZE", value_parser = positive_size)]
     host_max: Option<u64>,
