@@ -51,7 +51,7 @@ def test_a_program_fits_into_less_memory(memlab):
 def test_changes_that_would_alter_the_program_are_left_out(memlab, case):
     # GIVEN a program that changes an argument of a block before backward, or reads gradients after the step
     plain, _, _ = run(memlab, case, "--fit", "12GiB")
-    target = int(plain["used"] * 0.5) // MIB  # Most blocks are necessary.
+    target = int(plain["used"] * 0.6) // MIB
     fitted, messages, code = run(memlab, case, "--fit", f"{target}MiB")
     # THEN it runs without that change, and still fits
     assert code == 0, messages
