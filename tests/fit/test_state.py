@@ -216,8 +216,9 @@ def test_training_is_the_same_bit_for_bit(attached, name, loop):
     found = trained(name, loop, lambda: sizes.append(away(host_state)))
     # THEN it computes the same
     assert_same(found, expected)
-    assert host_state.native.warnings == []
-    assert max(sizes) > 0 or loop is inside_a_closure or name == "Adafactor"  # Whose state is small.
+    # AND the state leaves, but for that of Adafactor, which is small, and that of LBFGS, whose step holds it meanwhile
+    assert all("something else holds it" in warning and name == "LBFGS" for warning in host_state.native.warnings)
+    assert max(sizes) > 0 or name in ("Adafactor", "LBFGS")
 
 
 def test_state_is_away_at_the_end_of_forward_and_back_at_the_step(attached):

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fit_loss import _LossInRows
-    from fit_state import _HostState
+    from fit_state import _before_update, _HostState
     from guards import _Harmless
 
 _WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "base_model.model")
@@ -411,8 +411,11 @@ class _Rehearsal:
 
         kind.zero_grad = zero_grad
 
-    def before_step(self, optimizer, *_):
+    def before_step(self, optimizer, *given):
         """Called before an optimizer's step: the program has dropped the gradients of the one before, or it needs them."""
+        return _before_update(given, functools.partial(self.before_update, optimizer))
+
+    def before_update(self, optimizer):
         if self.is_watching:
             self.is_watching = False
             self.watch.__exit__(None, None, None)

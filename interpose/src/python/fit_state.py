@@ -29,6 +29,27 @@ _ALIGNMENT = 512  # Of a tensor in host memory.
 _RETURN_AHEAD = 1.25  # The state returns that much faster than gradients arrive.
 
 
+def _before_update(given, function):
+    """Calls a function before an optimizer's step updates parameters: now, or after each call of the closure that computes
+    the gradients. `given`: the arguments of the step. Returns those that replace them, or None."""
+    arguments, keywords = given
+    closure = keywords.get("closure", arguments[1] if len(arguments) > 1 else None)
+    if not callable(closure):
+        function()
+        return None
+
+    @functools.wraps(closure)
+    def computed(*arguments, **keywords):
+        try:
+            return closure(*arguments, **keywords)
+        finally:
+            function()
+
+    if "closure" in keywords:
+        return arguments, {**keywords, "closure": computed}
+    return (arguments[0], computed, *arguments[2:]), keywords
+
+
 def _references(torch, state, parameter, key):
     """Returns the numbers of references to a tensor's dictionary, to the tensor and to its memory."""
     values = state[parameter]
@@ -398,10 +419,9 @@ class _HostState:
         optimizers.register_optimizer_step_post_hook(self.after_step)
         self.torch.nn.modules.module.register_module_forward_pre_hook(self.module_called)
 
-    def before_step(self, optimizer, *_):
+    def before_step(self, optimizer, *given):
         state = self.states.get(optimizer)
-        if state is not None:
-            state.before_step()
+        return None if state is None else _before_update(given, state.before_step)
 
     def after_step(self, optimizer, *_):
         state = self.states.get(optimizer)
