@@ -55,7 +55,8 @@ impl Model {
         let cycles = u64::from(self.multiprocessors) * u64::from(self.clock_khz) * 1000;
         let single = cycles * u64::from(limits.single);
         // The tensor cores of GeForce cards add in float32 at half the rate.
-        let tensor_half = cycles * u64::from(limits.tensor_half) / if self.device_name.contains("GeForce") { 2 } else { 1 };
+        let tensor_half =
+            cycles * u64::from(limits.tensor_half) / if self.device_name.contains("GeForce") { 2 } else { 1 };
         Rates {
             single,
             double: single / u64::from(limits.single_to_double),

@@ -156,9 +156,7 @@ mod tests {
 
     #[test]
     fn a_kernel_takes_the_longer_of_arithmetic_and_traffic() {
-        let of = |operations, bytes| {
-            kernel(c"k", [1; 3], 1, Arithmetic { operations, bytes, unit: Unit::TensorHalf })
-        };
+        let of = |operations, bytes| kernel(c"k", [1; 3], 1, Arithmetic { operations, bytes, unit: Unit::TensorHalf });
         // 45 % of 10^14 operations a second, and 60 % of 10^12 bytes
         assert_eq!(of(45_000_000_000, 8_000), 2_000 + 1_000_000);
         assert_eq!(of(45_000_000, 60_000_000), 2_000 + 100_000);
@@ -170,7 +168,10 @@ mod tests {
         let of_a_thread = [
             ("_ZN2at6native13reduce_kernelILi512ELi1E", 32),
             // 8 elements of 2 bytes, an input and an output
-            ("_ZN2at6native29vectorized_elementwise_kernelILi8ENS0_10AbsFunctorIN3c108BFloat16EEESt5arrayIPcLm2EELb0EEEviT0_T1_", 32),
+            (
+                "_ZN2at6native29vectorized_elementwise_kernelILi8ENS0_10AbsFunctorIN3c108BFloat16EEESt5arrayIPcLm2EELb0EEEviT0_T1_",
+                32,
+            ),
             ("_ZN2at6native18elementwise_kernelILi128ELi4EZNS0_22gpu_kernel_impl_nocastINS0_10AbsFunctorIfEEEEvi", 48),
         ];
         for (name, expected) in of_a_thread {
@@ -178,14 +179,18 @@ mod tests {
         }
         // A block moves 65,536 elements of each tensor: of four tensors of fused Adam 7 times, of one tensor twice.
         let of_an_element = |name| bytes(name, 512) / 65_536;
-        assert_eq!(of_an_element("25multi_tensor_apply_kernelINS1_32FusedOptimizerTensorListMetadataILi4EEENS1_20F"), 28);
+        assert_eq!(
+            of_an_element("25multi_tensor_apply_kernelINS1_32FusedOptimizerTensorListMetadataILi4EEENS1_20F"),
+            28
+        );
         assert_eq!(of_an_element("25multi_tensor_apply_kernelINS1_18TensorListMetadataILi1EEENS1_14UnaryOpF"), 8);
     }
 
     #[test]
     fn attention_grows_with_the_square_of_the_length() {
         // GIVEN 16 heads of 8 sequences of 1,024 tokens, with 64 elements a head
-        let operations = |name: &str, blocks| attention(name, [blocks, 8, 16]).expect("a kernel of attention").operations;
+        let operations =
+            |name: &str, blocks| attention(name, [blocks, 8, 16]).expect("a kernel of attention").operations;
         let forward = 4 * 64 * 1024 * 1024 * 8 * 16;
         let name = |kind, causal| {
             format!(

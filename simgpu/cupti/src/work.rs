@@ -202,7 +202,14 @@ mod tests {
     const SPAN: Span = Span { start: 5, end: 9 };
 
     fn submitted(task: Task, node: GraphNode) -> Submitted {
-        Submitted { task, device: 0, context: 64, stream: 0, node, speeds: Speeds { memory: 1, link: 1, arithmetic: [1; UNITS] } }
+        Submitted {
+            task,
+            device: 0,
+            context: 64,
+            stream: 0,
+            node,
+            speeds: Speeds { memory: 1, link: 1, arithmetic: [1; UNITS] },
+        }
     }
 
     fn copy(from: MemoryKind, to: MemoryKind, devices: [u32; 2]) -> Task {

@@ -14,6 +14,4 @@ mod slot;
 mod task;
 
 pub use slot::{Call, OBSERVE_DRIVER, OBSERVE_RUNTIME, Observe, Observer, Slot};
-pub use task::{
-    Arithmetic, Dimensions, GraphNode, MemoryKind, SIMULATED_CODE, Speeds, Submitted, Task, UNITS, Unit,
-};
+pub use task::{Arithmetic, Dimensions, GraphNode, MemoryKind, SIMULATED_CODE, Speeds, Submitted, Task, UNITS, Unit};

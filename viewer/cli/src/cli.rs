@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::commands::{self,
-    advise, completions, config, diff, doctor, export, holders, limit, offload, plan, ps, report, restore, serve,
+use crate::commands::{
+    self, advise, completions, config, diff, doctor, export, holders, limit, offload, plan, ps, report, restore, serve,
     simulate, top, view,
 };
 use crate::fit;

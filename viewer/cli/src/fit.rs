@@ -3,13 +3,13 @@
 
 mod changes;
 mod code;
+mod settings;
 mod trial;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::Path;
-
 
 use memlab_base::error::bad_input;
 use memlab_base::{output, text, trace_files};
@@ -19,6 +19,7 @@ use memlab_predict::plan::{Recording, RecordingError};
 use memlab_units::format::{size, time_spent};
 
 use changes::{Changes, Decision, GRADIENTS, LOSS, STATE};
+use settings::AllocatorSettings;
 use trial::{CardNeeds, Environment, Outcome, STEPS, Trial, Tried, step_ns};
 
 use crate::recording::Running;
@@ -26,9 +27,6 @@ use crate::run::Options;
 
 /// Number of selections of modules that are tried with the same other changes.
 const MAX_ATTEMPTS: usize = 5;
-
-/// The allocator setting that keeps reserved memory close to allocated memory.
-const EXPANDABLE: &str = "expandable_segments:True";
 
 /// The card of a machine without one.
 const DEFAULT_CARD: &str = "h100";
@@ -355,9 +353,7 @@ impl Fitting<'_> {
         let batch = batch.map_or_else(String::new, |batch| {
             format!(". A batch {}.{:02} times as large should fit", batch.percent / 100, batch.percent % 100)
         });
-        bad_input(
-            format!("{} does not fit in {}{missing}{batch}. It was not started", self.program, size(self.target)),
-        )
+        bad_input(format!("{} does not fit in {}{missing}{batch}. It was not started", self.program, size(self.target)))
     }
 }
 
@@ -368,28 +364,6 @@ fn of_a_module(changes: &Changes, unchanged: &Recording) -> u64 {
         .recomputed
         .as_ref()
         .map_or(u64::MAX, |found| before.saturating_sub(found.allocated_bytes) / (found.modules.len() as u64).max(1))
-}
-
-/// Settings of the allocator with which the program runs.
-#[derive(Clone)]
-pub struct AllocatorSettings {
-    /// The variable that has them.
-    pub variable: &'static str,
-    pub value: String,
-}
-
-impl AllocatorSettings {
-    /// The settings of this environment, with expandable segments.
-    fn today() -> AllocatorSettings {
-        let names = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
-        let set =
-            names.into_iter().find_map(|name| Some((name, std::env::var(name).ok().filter(|text| !text.is_empty())?)));
-        match set {
-            Some((variable, value)) if value.contains("expandable_segments") => AllocatorSettings { variable, value },
-            Some((variable, value)) => AllocatorSettings { variable, value: format!("{value},{EXPANDABLE}") },
-            None => AllocatorSettings { variable: "PYTORCH_CUDA_ALLOC_CONF", value: EXPANDABLE.to_owned() },
-        }
-    }
 }
 
 fn variables(decision: &Decision, settings: &AllocatorSettings) -> Environment {

@@ -1,5 +1,5 @@
 //! The `memlab` command: `run`, `top`, `view`, `ps`, `offload`, `restore`, `limit`, `simulate`, `doctor`, `report`,
-//! `advise`, `serve`, `diff`, `export`, `config`, `completions`.
+//! `advise`, `fit`, `serve`, `diff`, `export`, `config`, `completions`.
 //!
 //! All of them share one dashboard and one model.
 //!

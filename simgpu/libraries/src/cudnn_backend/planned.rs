@@ -227,7 +227,8 @@ impl Convolution {
     /// Each output is a sum of as many products as the filter has elements for it. The gradients have the same products.
     fn arithmetic(&self) -> Option<Arithmetic> {
         let count = |part: &DescriptorFacts| Some(part.lengths()?.iter().product::<i64>() as u64);
-        let ([channels, ..], [data_type]) = (self.filter.lengths()?, &self.inputs.numbers(&[TENSOR_DATA_TYPE])?[..]) else {
+        let ([channels, ..], [data_type]) = (self.filter.lengths()?, &self.inputs.numbers(&[TENSOR_DATA_TYPE])?[..])
+        else {
             return None;
         };
         let (unit, element) = match *data_type {
@@ -237,11 +238,7 @@ impl Convolution {
         };
         let (filter, inputs, outputs) = (count(&self.filter)?, count(&self.inputs)?, count(&self.outputs)?);
         let of_an_output = filter / u64::try_from(*channels).ok()?.max(1);
-        Some(Arithmetic {
-            operations: 2 * outputs * of_an_output,
-            bytes: (filter + inputs + outputs) * element,
-            unit,
-        })
+        Some(Arithmetic { operations: 2 * outputs * of_an_output, bytes: (filter + inputs + outputs) * element, unit })
     }
 
     /// Returns the workspace of cuBLASLt's engines for a convolution with a 1x1 filter over images with separate

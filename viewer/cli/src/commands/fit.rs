@@ -50,7 +50,9 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let file = options.file.as_deref();
     let command = match (file, &*options.command) {
         (Some(file), []) => command_of(file)?,
-        (None, []) => return Err(bad_input("name a program or its trace: `memlab fit --size 16GiB -- python train.py`")),
+        (None, []) => {
+            return Err(bad_input("name a program or its trace: `memlab fit --size 16GiB -- python train.py`"));
+        }
         (_, command) => command.to_vec(),
     };
     let request = Request { command: &command, size: options.size, without: &options.without, from: file };

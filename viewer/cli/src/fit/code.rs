@@ -3,8 +3,8 @@
 use memlab_predict::advice::OFFLOADED_STATE;
 use memlab_units::format::size;
 
-use super::AllocatorSettings;
 use super::changes::Changes;
+use super::settings::AllocatorSettings;
 
 const EARLY_GRADIENTS: &str = "\
 from torch.optim.optimizer import register_optimizer_step_post_hook
