@@ -10,7 +10,7 @@ from conftest import PYTHON
 
 PROGRAM = Path(__file__).parent / "programs" / "frameworks.py"
 TORCHRUN = [PYTHON, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-# What a case needs that is not installed everywhere.
+# Packages that are not installed everywhere.
 NEEDS = {"lightning": "lightning", "trainer": "transformers", "accelerate": "accelerate"}
 
 

@@ -447,7 +447,7 @@ def test_compiled_programs_keep_their_graphs(how):
     assert graphs_of_fitted.frame_count == graphs.frame_count
     assert not any("global hooks" in str(warning.message) for warning in shown)
     # AND only blocks outside of graphs are recomputed
-    reasons = {"whole": "they are in a compiled graph", "by its method": "no Model with it was called outside of compiled code"}
-    why = reasons.get(how)
+    unseen = "no Model with it was called outside of compiled code"
+    why = {"whole": "they are in a compiled graph", "by its method": unseen}.get(how)
     assert messages == [f"--fit: the activations of blocks.{i} are not recomputed: {why}" for i in (0, 1) if why]
     assert all(("forward" in block.__dict__) is not bool(why) for block in model.blocks)

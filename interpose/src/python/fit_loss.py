@@ -90,9 +90,7 @@ class _LossInRows:
         """Counts what holds logits during backward in two samples: their own tensor, and a view."""
         torch = self.torch
         self.alone = []
-        if not hasattr(torch.Tensor, "_use_count") or not hasattr(
-            torch._C._autograd, "_get_current_graph_task_keep_graph"
-        ):
+        if not hasattr(torch.Tensor, "_use_count") or not hasattr(torch._C._autograd, "_get_current_graph_task_keep_graph"):
             return  # Before PyTorch 2.4.
         target = torch.zeros(2, dtype=torch.int64, device="cpu")
         self.sampled = []

@@ -38,7 +38,7 @@ pub const UNITS: usize = 5;
 /// The code of the simulated libraries' kernels. Their only parameter is an [`Arithmetic`].
 pub const SIMULATED_CODE: &CStr = c"simgpu";
 
-/// What a kernel of a simulated library would compute. Nothing is known of other kernels, whose code is not read.
+/// Arithmetic and memory traffic of a kernel of a simulated library. Nothing is known of other kernels, whose code is not read.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arithmetic {

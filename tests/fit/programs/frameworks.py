@@ -1,5 +1,4 @@
-"""Trains a small network as users of a framework do: `frameworks.py CASE`. Prints JSON: what the process takes of the card, in
-bytes."""
+"""Trains a small network as users of a framework do: `frameworks.py CASE`. Prints PyTorch's most reserved bytes as JSON."""
 
 import json
 import os

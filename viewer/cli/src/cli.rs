@@ -58,7 +58,7 @@ Examples:
 enum Command {
     /// Run a program and record its GPU memory.
     #[command(after_help = run::HELP)]
-    Run(run::Options),
+    Run(Box<run::Options>),
     /// Show the dashboard on a running program.
     Top(top::Options),
     /// Show the dashboard on recorded traces, finished or still growing.

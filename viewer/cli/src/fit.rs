@@ -46,7 +46,7 @@ pub struct Request<'a> {
     pub from: Option<&'a Path>,
 }
 
-/// What makes a program fit.
+/// The changes with which a program fits.
 pub struct Fitted {
     /// The command, shortened.
     program: String,
@@ -79,7 +79,7 @@ pub fn environment(options: &Options) -> anyhow::Result<Environment> {
     let fitted = choose(Request { command, size, without, from: options.fit_from.as_deref() })?;
     output::note(format_args!("{fitted}. Starting it"));
     if let Some(code) = fitted.code().filter(|_| options.fit_print) {
-        eprintln!("{code}");
+        output::note(format_args!("the changes as code:\n{code}"));
     }
     Ok(fitted.environment())
 }
