@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from memlab._activations.operations import writes_silently
+from memlab._activations.operations import traits_of
 from offloaded import STEPS, WAYS, around_forwards
 from torch import nn
 
@@ -78,5 +78,5 @@ def test_unseen_writes_leave_gradients_right(block, loss_of):
 
 def test_collectives_write_without_saying_so():
     # GIVEN collective operations, whose schemas mark no argument as written; THEN they count as writes
-    assert writes_silently(torch.ops.c10d.allreduce_.default)
-    assert not writes_silently(torch.ops.aten.add.Tensor)
+    assert traits_of(torch.ops.c10d.allreduce_.default).writes_silently
+    assert not traits_of(torch.ops.aten.add.Tensor).writes_silently

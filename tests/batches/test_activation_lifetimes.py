@@ -12,9 +12,11 @@ from conftest import PYTHON
 from memlab import _native
 from memlab._activations import copy_streams, offloaded_forward
 from memlab._activations.offload_schedule import OffloadSchedule
-from memlab._paging.torch_private import StorageWeakRef
+from memlab._activations.storage_contents import KeptTensor
+from memlab._paging.torch_private import StorageWeakRef, open_modes
 from offloaded import STEPS, WAYS, around_forwards, check, mlp, numbers, squares
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -231,6 +233,77 @@ def test_nothing_is_copied_that_fits(block, budget):
     block.budget = budget
     check(block, mlp(), squares(torch.float32))
     assert (block.copies + block.repeats == 0) == (budget == "1MiB")
+
+
+def deeper(model, step):
+    """Runs all layers in the last steps, and only the first ones before."""
+    x = numbers(48, 32, seed=step)
+    for layer in model if step >= STEPS else model[:4]:
+        x = layer(x)
+    return x.square().mean()
+
+
+def test_a_forward_that_fits_runs_without_the_mode(block):
+    """GIVEN forwards whose saved tensors all fit
+    WHEN the next ones save as much, and the last ones more than the budget
+    THEN the former run without the mode that sees each operation, the latter open it, and gradients are the same."""
+    block.budget = "100KiB"
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(32, 32), nn.Tanh()) for _ in range(16)))
+    modes = []
+    model[3].register_forward_hook(lambda *_: modes.append(open_modes()))
+    model[15].register_forward_hook(lambda *_: modes.append(open_modes()))
+    check(block, model, deeper, STEPS + 4)
+    # The twin without the block ran first. Deep forwards have passed both layers.
+    assert modes[len(modes) // 2 :] == [1, 1, 1, 0, 0] + [0, 1] + 3 * [1, 1]
+    assert block.copies + block.repeats > 0
+
+
+def wider(model, step):
+    """Runs the same operations on more values in the last steps. The first one has no tensor."""
+    torch.arange(2)
+    return model[:4](numbers(400 if step >= STEPS else 48, 32, seed=step)).square().mean()
+
+
+def deeper_at_times(model, step):
+    return deeper(model, STEPS if step >= STEPS and step % 2 else 0)
+
+
+@pytest.mark.parametrize("loss_of", [wider, deeper_at_times])
+def test_forwards_that_fit_do_not_lift_the_budget_of_others(block, loss_of):
+    """GIVEN forwards whose saved tensors all fit
+    WHEN larger ones that begin alike follow, or run between them
+    THEN the tensors that stay fit in the budget at the end of each forward, and gradients are the same."""
+    block.budget = "60KiB"
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(32, 32), nn.Tanh()) for _ in range(16)))
+    kept = []
+
+    def backward(loss):
+        kept.append(kept_nbytes(model))
+        loss.backward()
+
+    check(block, model, loss_of, STEPS + 8, backward=backward)
+    assert block.copies > 0 and 0 < max(kept) <= 60 << 10
+
+
+def kept_nbytes(model):
+    """Bytes that autograd keeps in place, without those of the model."""
+    kept = [one.tensor.untyped_storage() for one in gc.get_objects() if type(one) is KeptTensor]
+    nbytes = {storage.data_ptr(): storage.nbytes() for storage in kept}
+    return sum(nbytes.values()) - sum(nbytes.get(parameter.data_ptr(), 0) for parameter in model.parameters())
+
+
+def test_backward_opens_no_mode(block):
+    """GIVEN forwards that run without the mode, since they fit, and an earlier forward that saves tensors in backward
+    WHEN its backward runs first in the block
+    THEN the mode is not opened, and the block can end."""
+    block.budget = "1MiB"
+    check(block, mlp(), squares(torch.float32))
+    model = mlp()
+    loss = checkpoint(model, numbers(48, 32).requires_grad_(), use_reentrant=True).square().mean()
+    with block():
+        loss.backward()
+        assert open_modes() == 0
+    assert open_modes() == 0
 
 
 def test_small_tensors_stay(block, monkeypatch):

@@ -1,12 +1,13 @@
-"""offload_activations: repeatable operations, and the simulation of a backward."""
+"""offload_activations: repeatable operations, schedules, and the simulation of a backward."""
 
 import random
 
 import pytest
 import torch
 from memlab._activations.backward_simulation import BackwardSimulation, SimulatedOperation
-from memlab._activations.forward_profile import _cuts
-from memlab._activations.operations import is_repeatable, makes_memory, written_arguments
+from memlab._activations.forward_profile import ForwardProfile, _cuts, _Operation, _Value
+from memlab._activations.offload_schedule import OffloadSchedule
+from memlab._activations.operations import is_repeatable, traits_of
 
 aten = torch.ops.aten
 
@@ -15,7 +16,7 @@ aten = torch.ops.aten
     "name", ["mm", "add.Tensor", "gelu", "_softmax", "convolution", "native_layer_norm", "clone", "_to_copy"]
 )
 def test_repeatable_operations(name):
-    assert is_repeatable(operation(name)) and makes_memory(operation(name))
+    assert is_repeatable(operation(name)) and traits_of(operation(name)).makes_memory
 
 
 NOT_AGAIN = [
@@ -42,7 +43,7 @@ def test_no_operation_that_runs_again_draws_or_writes():
             one = getattr(packet, overload)
             if is_repeatable(one):
                 found += 1
-                assert [at for at, _ in written_arguments(one)] in ([], [0])
+                assert [at for at, _ in traits_of(one).written] in ([], [0])
                 assert torch.Tag.nondeterministic_seeded not in one.tags
                 assert "Generator" not in str(one._schema), name
     assert found > 100
@@ -52,6 +53,115 @@ def operation(name):
     packet, _, overload = name.partition(".")
     found = getattr(aten, packet)
     return getattr(found, overload or ("default" if "default" in found.overloads() else found.overloads()[0]))
+
+
+ATTENTIONS = [
+    ("_scaled_dot_product_flash_attention", 3),
+    ("_scaled_dot_product_flash_attention_for_cpu", 3),
+    ("_scaled_dot_product_efficient_attention", 5),
+    ("_scaled_dot_product_cudnn_attention", 5),
+]
+
+
+@pytest.mark.parametrize(("name", "position"), ATTENTIONS)
+def test_attention_is_repeatable_without_dropout(name, position):
+    # GIVEN an attention; WHEN its probability of dropout is 0, also by default; THEN it draws nothing, and can run again
+    arguments = (None,) * position
+    assert is_repeatable(operation(name), arguments) and is_repeatable(operation(name), (*arguments, 0.0, True))
+    assert not is_repeatable(operation(name), (*arguments, 0.1))
+
+
+def test_operations_are_not_timed_during_a_capture(monkeypatch):
+    # GIVEN a profile on a GPU; WHEN a graph is captured; THEN operations are not timed, since the graph would wait as well
+    profile = ForwardProfile(torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    assert profile.is_timing()
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert not profile.is_timing()
+
+
+MIB = 1 << 20
+# A block of a transformer: milliseconds and MiB of each value, each computed from the one before; and if autograd saves it.
+BLOCK = [
+    (0.1, 64, True),
+    (0.1, 32, True),
+    (0.15, 96, True),
+    (0.15, 32, True),
+    (0.2, 128, True),
+    (0.1, 128, True),
+    (0.2, 32, False),
+]
+BYTES_PER_SECOND = 50e9
+
+
+def profile_of(blocks, loss=()):
+    """The profile of a forward of some blocks, then of values of a loss: their MiB."""
+    profile = ForwardProfile(torch.device("cpu"))
+    rows = BLOCK * blocks + [(2, nbytes, True) for nbytes in loss]
+    for number, (milliseconds, nbytes, is_saved) in enumerate(rows):
+        profile._values.append(_Value((number, 0), nbytes * MIB, is_saved))
+        inputs = [number - 1] if number else []
+        profile._operations.append(_Operation(inputs, [number], number > 0, 0, int(milliseconds * 1e6)))
+        if is_saved:
+            profile._reads.insert(0, number)
+    return profile
+
+
+def planned(profile, budget):
+    """The schedule of a budget in MiB, and the nanoseconds of the operations that it recomputes."""
+    schedule = profile.schedule(budget * MIB, BYTES_PER_SECOND, frozenset(), recompute=True)
+    return schedule, sum(profile._operations[index].ended for index in schedule.recomputed)
+
+
+@pytest.mark.parametrize("loss", [(), (1600, 3200)], ids=["no loss", "a loss larger than the budget"])
+def test_a_larger_budget_never_costs_more(loss):
+    """GIVEN a forward of 24 blocks, perhaps with a loss
+    WHEN it is planned for larger and larger budgets
+    THEN no plan copies more than the bus carries while the blocks run, contents that stay and recomputed ones share the
+    budget, and recomputation takes less and less time, up to none."""
+    profile = profile_of(24, loss)
+    carried = BYTES_PER_SECOND * 24 * sum(milliseconds for milliseconds, *_ in BLOCK) / 1e3
+    costs = []
+    for budget in (1000, 2000, 4000, 6000, 8000, 10000, 11000, 12000):
+        schedule, cost = planned(profile, budget)
+        assert schedule.offload_nbytes <= carried, budget
+        assert schedule.keep_nbytes + schedule.working_nbytes <= schedule.budget_nbytes
+        costs.append(cost)
+    assert costs == sorted(costs, reverse=True)
+    assert costs[0] < 24 * 1e6 * sum(milliseconds for milliseconds, *_ in BLOCK)
+    assert costs[-1] == 0 and schedule.keeps_all
+
+
+def test_the_loss_stays():
+    # GIVEN forwards that end with the two large contents of a loss, or with contents that grow slowly
+    # WHEN they are planned; THEN both contents of the loss stay beside the budget. Of the growing ones, the last stays.
+    schedule, _ = planned(profile_of(4, (1600, 3200)), 1000)
+    assert schedule.held == {(28, 0), (29, 0)}
+    schedule, _ = planned(profile_of(4, (200, 300, 400)), 1000)
+    assert schedule.held == {(30, 0)}
+    # WHEN backward reads another content first, THEN no content counts as the loss
+    profile = profile_of(4, (1600, 3200))
+    profile._reads.insert(0, 0)
+    assert planned(profile, 1000)[0].held == set()
+
+
+def test_contents_that_are_neither_saved_nor_read_again_are_not_tracked():
+    # GIVEN a plan; THEN it names the operations whose results are saved, or are inputs of recomputed ones
+    profile = profile_of(24)
+    schedule, _ = planned(profile, 2000)
+    unsaved = {index for index, value in enumerate(profile._values) if not value.is_saved}
+    read = {number for index in schedule.recomputed for number in profile._operations[index].inputs}
+    assert schedule.tracked & unsaved == unsaved & (read | schedule.recomputed) and schedule.recomputed <= schedule.tracked
+
+
+def test_copies_use_the_room_of_contents_that_do_not_stay():
+    # GIVEN a budget of 100 bytes, 20 of them for recomputed contents
+    schedule = OffloadSchedule(
+        pending_nbytes=100, ahead_nbytes=100, budget_nbytes=100, working_nbytes=20, keep_nbytes=70, offload_nbytes=50
+    )
+    # WHEN few or many contents stay, THEN copies to the host and back have the rest; one copy back is always possible
+    assert [schedule.pending_limit(kept) for kept in (0, 70, 120)] == [100, 30, 0]
+    assert [schedule.ahead_limit(kept) for kept in (70, 10, 90)] == [10, 70, 1]
 
 
 def chain(length, nbytes=10):
@@ -67,6 +177,9 @@ def test_a_chain_that_is_made_again():
     simulation = BackwardSimulation(steps, nbytes, [3, 2, 1], [True, False, False, False], [False, True, True, True])
     # THEN all three are in memory at once, and 0 is loaded once
     assert simulation.order == [0] and simulation.peak == 30 and simulation.at_peak == [1, 2, 3]
+    # WHEN two bytes less are allowed, THEN the excess is listed once
+    allowed = BackwardSimulation(steps, nbytes, [3, 2, 1], [True, False, False, False], [False, True, True, True], 28)
+    assert allowed.excesses == [[1, 2, 3]]
     # WHEN nothing is recomputed, THEN each value is loaded when backward reads it
     simulation = BackwardSimulation(steps, nbytes, [3, 2, 1], [True] * 4, [False] * 4)
     assert simulation.order == [3, 2, 1] and simulation.peak == 0

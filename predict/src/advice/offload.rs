@@ -36,11 +36,12 @@ pub(crate) struct Offloaded {
 
 /// Offloads the blocks of `is_kept` within a budget.
 ///
-/// The earliest blocks of a forward leave, the latest stay. Part of the budget is reserved for copies in flight.
+/// The earliest blocks of a forward leave, the latest stay. Beside those that stay, one block has room; while fewer stay,
+/// copies in flight take the rest of the budget.
 pub(crate) fn offloaded(lifetimes: &BlockLifetimes<'_>, is_kept: &[bool], budget: u64, largest: u64) -> Offloaded {
-    let on_their_way = (budget / 2).max(2 * largest).min(budget);
+    let keep = budget.saturating_sub(largest);
     let totals = totals(lifetimes, is_kept);
-    let mut totals = totals.iter().map(|total| total.saturating_sub(budget - on_their_way));
+    let mut totals = totals.iter().map(|total| total.saturating_sub(keep));
     let new_pass = |first_bytes: Option<u64>| Pass { first_bytes: first_bytes.unwrap_or(0), ..Pass::default() };
     let mut pass = new_pass(totals.next());
     let mut change = Change::default();
@@ -51,21 +52,21 @@ pub(crate) fn offloaded(lifetimes: &BlockLifetimes<'_>, is_kept: &[bool], budget
         match *event {
             Event::Allocate(id) if is_kept[id as usize] => {
                 let size = lifetimes.size(id);
-                if pass.moved_bytes >= pass.first_bytes && pass.stays_bytes + size <= budget - on_their_way {
+                if pass.moved_bytes >= pass.first_bytes && pass.stays_bytes + size <= keep {
                     pass.stays.push(id);
                     pass.stays_bytes += size;
                 } else {
                     pass.leaving.push_back(id);
                     pass.moved_bytes += size;
-                    pass.evict(lifetimes, on_their_way, at + 1);
                 }
+                pass.evict(lifetimes, budget.saturating_sub(pass.stays_bytes), at + 1);
             }
             Event::Allocate(id) => {
                 let begins = lifetimes.recording.allocations[id as usize].flags.phase() == Phase::Backward;
                 if begins && !pass.is_over() && !pass.is_backward {
                     pass.is_backward = true;
                     last_free = at;
-                    pass.reload(lifetimes, on_their_way, at, &mut change);
+                    pass.reload(lifetimes, budget, at, &mut change);
                 }
             }
             Event::Free(id) | Event::FreeRequested(id) if is_kept[id as usize] => {
@@ -73,9 +74,9 @@ pub(crate) fn offloaded(lifetimes: &BlockLifetimes<'_>, is_kept: &[bool], budget
                     let (id, until) = pass.gone.remove(index);
                     change.moved.push(away(lifetimes, id, until, last_free));
                 } else {
-                    pass.forget(id);
+                    pass.forget(lifetimes, id);
                 }
-                pass.reload(lifetimes, on_their_way, at, &mut change);
+                pass.reload(lifetimes, budget, at, &mut change);
                 last_free = at;
                 if pass.is_over() {
                     moved_bytes += pass.moved_bytes;
@@ -97,7 +98,8 @@ impl Pass {
     }
 
     /// Loads the block that backward needs next, beside the one that it reads now: the latest made.
-    fn reload(&mut self, lifetimes: &BlockLifetimes<'_>, most: u64, at: usize, change: &mut Change) {
+    fn reload(&mut self, lifetimes: &BlockLifetimes<'_>, budget: u64, at: usize, change: &mut Change) {
+        let most = budget.saturating_sub(self.stays_bytes).max(1);
         loop {
             let here = self.stays.iter().chain(&self.leaving).chain(&self.back);
             let read_now = here.copied().max();
@@ -111,8 +113,11 @@ impl Pass {
         }
     }
 
-    fn forget(&mut self, id: u32) {
-        self.stays.retain(|there| *there != id);
+    fn forget(&mut self, lifetimes: &BlockLifetimes<'_>, id: u32) {
+        if let Some(index) = self.stays.iter().position(|there| *there == id) {
+            self.stays.remove(index);
+            self.stays_bytes -= lifetimes.size(id);
+        }
         self.leaving.retain(|there| *there != id);
         self.back.retain(|there| *there != id);
     }

@@ -27,7 +27,9 @@ class BackwardSimulation:
         reads: Sequence[int],
         stored: Sequence[bool],
         recomputed: Sequence[bool],
+        working: int | None = None,
     ) -> None:
+        """`working`: bytes of recomputed values above which they are listed in `excesses`."""
         self._steps = steps
         self._nbytes = nbytes
         self._stored = stored
@@ -47,6 +49,10 @@ class BackwardSimulation:
         #: Peak bytes of recomputed values, and the values at that peak.
         self.peak = 0
         self.at_peak: list[int] = []
+        #: The recomputed values in memory, each time that they take most and more than `working`.
+        self.excesses: list[list[int]] = []
+        self._working = working
+        self._most = 0
         for value in reads:
             self._read(value)
 
@@ -84,7 +90,12 @@ class BackwardSimulation:
                 self._in_use += self._nbytes[output]
         if self._in_use > self.peak:
             self.peak = self._in_use
-            self.at_peak = sorted(one for one in self._there if one in self._maker)
+            self.at_peak = self._recomputed_now()
+        if self._working is not None and self._in_use > max(self._most, self._working):
+            if self._most:
+                self.excesses.pop()
+            self._most = self._in_use
+            self.excesses.append(self._recomputed_now())
         for one in step.inputs:
             self._served(one)
 
@@ -96,3 +107,8 @@ class BackwardSimulation:
                 self._there.discard(value)
                 if value in self._maker:
                     self._in_use -= self._nbytes[value]
+                    if self._working is not None and self._in_use <= self._working:
+                        self._most = 0
+
+    def _recomputed_now(self) -> list[int]:
+        return sorted(one for one in self._there if one in self._maker)

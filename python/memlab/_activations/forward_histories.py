@@ -26,16 +26,23 @@ class ForwardHistory(Protocol):
     def begin(self) -> tuple[OffloadSchedule, ForwardProfile | None]:
         """The schedule of a forward, and the profile that records it."""
 
-    def ended(self, operations: int, *, has_saved: bool, offered_nbytes: int) -> None:
+    def ended(self, operations: int, *, has_saved: bool, offered_nbytes: int) -> bool:
         """Records the end of a forward: the number of its operations, whether autograd has saved movable contents, and the
-        bytes of these that were copied to the host or could have been."""
+        bytes of these that were copied to the host or could have been. Returns True if it was the expected forward."""
 
 
 class ForwardHistories(Protocol):
     """The histories of forwards, by their kind."""
 
+    #: Bytes that autograd saves in the forwards that keep all saved tensors, by the first of these tensors. None if the last
+    #: forward did not keep all of them.
+    resident: dict[Any, int] | None
+
     def beginning_with(self, signature: Any) -> ForwardHistory:
         """The history of forwards that begin with the same operation on the same shapes."""
+
+    def closed(self, first_saved: Any, resident_nbytes: int | None) -> None:
+        """Records the end of a block that has saved tensors: the first one, and the bytes of all of them if they stay."""
 
 
 class SignatureHistory:
@@ -80,7 +87,7 @@ class SignatureHistory:
                 self._budget, copy_stream.bytes_per_second(), self.schedule.held, recompute=self._recompute
             )
             self._operations = profile.operations
-        self._profile = ForwardProfile(self._device) if self._forwards <= 2 else None
+        self._profile = ForwardProfile(self._device, is_timed=self._forwards == 2) if self._forwards <= 2 else None
         if self.order and self._forwards != 3:
             self.schedule.ordered(self.order)
         self.order = []
@@ -92,9 +99,11 @@ class SignatureHistory:
         keep = self._budget - moving
         return OffloadSchedule(pending_nbytes=moving, ahead_nbytes=moving, keep_nbytes=keep, held=held, evicts=True)
 
-    def ended(self, operations: int, *, has_saved: bool, offered_nbytes: int) -> None:
+    def ended(self, operations: int, *, has_saved: bool, offered_nbytes: int) -> bool:
         with self._lock:
+            is_expected = has_saved and operations == self._operations
             self._finish(operations, has_saved=has_saved)
+            return is_expected
 
     def _finish(self, operations: int, *, has_saved: bool) -> None:
         if not has_saved:
@@ -117,6 +126,9 @@ class SignatureHistories:
     def __init__(self, device: torch.device, budget: int, *, recompute: bool) -> None:
         self._new = lambda: SignatureHistory(device, budget, recompute=recompute)
         self._known: OrderedDict[Any, SignatureHistory] = OrderedDict()
+        self._lock = threading.Lock()
+        self._resident: OrderedDict[Any, int] = OrderedDict()
+        self.resident: dict[Any, int] | None = None
 
     @staticmethod
     def of(device: torch.device, budget: int, *, recompute: bool) -> SignatureHistories:
@@ -134,3 +146,14 @@ class SignatureHistories:
                 self._known.popitem(last=False)
         self._known[signature] = history
         return history
+
+    def closed(self, first_saved: Any, resident_nbytes: int | None) -> None:
+        with self._lock:
+            if resident_nbytes is None:
+                self._resident.pop(first_saved, None)
+                self.resident = None
+                return
+            self._resident[first_saved] = max(self._resident.get(first_saved, 0), resident_nbytes)
+            if len(self._resident) > _MAX_SIGNATURES:
+                self._resident.popitem(last=False)
+            self.resident = self._resident

@@ -15,11 +15,10 @@ from memlab._activations.copy_streams import CopyStream
 from memlab._activations.forward_histories import ForwardHistories, ForwardHistory
 from memlab._activations.operations import (
     is_repeatable,
-    makes_memory,
     numerics,
     scratch_arguments,
-    writes_silently,
-    written_arguments,
+    tensors_in,
+    traits_of,
 )
 from memlab._activations.storage_contents import (
     KeptTensor,
@@ -38,7 +37,6 @@ from memlab._paging.torch_private import (
     raw_stream,
     storage_key,
     tensor_key,
-    tree_leaves,
     use_count,
     version_of,
     without_graph,
@@ -65,7 +63,8 @@ class SavedTensor:
 class OffloadedForward:
     """The state of one forward. Autograd's graph keeps it until backward is done."""
 
-    def __init__(self, device: torch.device, histories: ForwardHistories, signature: Any) -> None:
+    def __init__(self, device: torch.device, histories: ForwardHistories, signature: Any, kept_nbytes: int = 0) -> None:
+        """`kept_nbytes`: bytes that autograd has saved before, which stay."""
         self.device = device
         self._history: ForwardHistory = histories.beginning_with(signature)
         self.schedule, self.profile = self._history.begin()
@@ -88,7 +87,7 @@ class OffloadedForward:
         self._pending_copies: deque[PendingCopy] = deque()
         self._pending_nbytes = 0
         self._offloaded = 0
-        self._kept = 0
+        self._kept = kept_nbytes
         # Bytes loaded, but not read yet.
         self._ahead = 0
         self._position = 0
@@ -115,7 +114,7 @@ class OffloadedForward:
             if not content.is_restorable:
                 self._store(content, tensor)
                 kept = content.kept
-        if content.kept is not None and not content.may_leave:
+        if content.kept is not None and not content.is_tracked:
             return kept or KeptTensor(without_graph(tensor))
         content.used()
         return SavedTensor(self, content, View.of(tensor))
@@ -166,16 +165,19 @@ class OffloadedForward:
         """Copies a content to the host, unless backward needs it so soon that it may stay."""
         fits = self._kept + content.nbytes <= self.schedule.keep_nbytes
         is_held = content.key in self.schedule.held
-        if self.schedule.evicts and not is_held:
+        if is_held:
+            content.kept = KeptTensor(without_graph(tensor))
+        elif self.schedule.evicts:
             self._keep(content, tensor)
-            content.may_leave = True
             self._residents.append(weakref.ref(content))
             self._evict()
-        elif is_held or (fits and self._offloaded >= self.schedule.offload_nbytes) or not self._offload(content, tensor):
+        elif (fits and self._offloaded >= self.schedule.offload_nbytes) or not self._offload(content, tensor):
             self._keep(content, tensor)
+            self.release_copied(self.schedule.pending_limit(self._kept))
 
     def _keep(self, content: StorageContent, tensor: Tensor) -> None:
         content.kept = KeptTensor(without_graph(tensor))
+        content.is_tracked = self.schedule.evicts or self.schedule.shares_room
         self._kept += content.nbytes
 
     def _offload(self, content: StorageContent, tensor: Tensor) -> bool:
@@ -189,7 +191,7 @@ class OffloadedForward:
         self._offloaded += content.nbytes
         self._pending_copies.append(content.pending_copy)
         self._pending_nbytes += content.nbytes
-        self.release_copied(self.schedule.pending_nbytes)
+        self.release_copied(self.schedule.pending_limit(self._kept))
         return True
 
     def _evict(self) -> None:
@@ -213,17 +215,30 @@ class OffloadedForward:
 
     # Forward: the operations. ---------------------------------------------------------------------------------------------
 
+    def passes(self, operation: Any) -> bool:
+        """Counts an operation that writes to no argument, and makes nothing that the schedule names. False for others."""
+        tracked = self.schedule.tracked
+        traits = traits_of(operation)
+        if traits.makes_memory and (tracked is None or self.operations in tracked):
+            return False
+        if self.profile is not None or traits.written or traits.writes_silently or not torch.is_grad_enabled():
+            return False
+        self.operations += 1
+        if self._overwritten:
+            self._overwritten.clear()
+        return True
+
     def before(self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         """Called before an operation runs: the contents that it overwrites become invalid."""
         if self._overwritten:
             self._overwritten.clear()
-        is_written = writes_silently(operation)
+        traits = traits_of(operation)
+        is_written = traits.writes_silently
         if is_written or not torch.is_grad_enabled():
             # In custom functions, kernels that PyTorch does not see may write to their arguments.
-            for tensor in tree_leaves((arguments, keywords)):
-                if isinstance(tensor, Tensor):
-                    self._mistrust(tensor, is_written=is_written)
-        for position, name in written_arguments(operation):
+            for tensor in tensors_in(arguments, keywords):
+                self._mistrust(tensor, is_written=is_written)
+        for position, name in traits.written:
             written = arguments[position] if position < len(arguments) else keywords.get(name)
             for tensor in written if isinstance(written, (list, tuple)) else (written,):
                 if isinstance(tensor, Tensor):
@@ -262,9 +277,7 @@ class OffloadedForward:
         contents: list[StorageContent] = []
         parameters: list[Tensor] = []
         is_known = True
-        for tensor in tree_leaves((arguments, keywords)):
-            if not isinstance(tensor, Tensor):
-                continue
+        for tensor in tensors_in(arguments, keywords):
             content = self._known(tensor)
             if content is not None:
                 contents.append(content)
@@ -292,7 +305,7 @@ class OffloadedForward:
         index = self.operations
         self.operations += 1
         contents: list[StorageContent | None] = []
-        if not makes_memory(operation):
+        if not traits_of(operation).makes_memory:
             return contents
         if type(results) is Tensor and results.layout is torch.strided and results.nbytes < SMALLEST:
             return contents
@@ -319,13 +332,15 @@ class OffloadedForward:
         False where autograd is off: in custom functions and in compiled code, kernels that PyTorch does not see may write to
         its results.
         """
-        if not (torch.is_grad_enabled() and is_repeatable(operation)) or numerics() != self._numerics:
+        if not (torch.is_grad_enabled() and is_repeatable(operation, arguments)) or numerics() != self._numerics:
             return False
-        tensors = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)]
         # Tensors independent of any parameter may come from kernels that PyTorch does not see, or from the host.
-        if not any(tensor.requires_grad for tensor in tensors) or raw_stream(self.device) != self.stream:
-            return False
-        if any(tensor.is_inference() or (tensor.device != self.device and tensor.dim() > 0) for tensor in tensors):
+        is_dependent = False
+        for tensor in tensors_in(*arguments):
+            if tensor.is_inference() or (tensor.device != self.device and tensor.dim() > 0):
+                return False
+            is_dependent = is_dependent or tensor.requires_grad
+        if not is_dependent or raw_stream(self.device) != self.stream:
             return False
         target = arguments[0] if self._overwritten else None
         return target is None or (
@@ -342,11 +357,11 @@ class OffloadedForward:
             one.recomputation is None for one in self._overwritten.values()
         ):
             return
-        scratch = scratch_arguments(operation, arguments)
-        arguments = tuple(
-            ScratchArgument(argument) if position in scratch and isinstance(argument, Tensor) else argument
-            for position, argument in enumerate(arguments)
-        )
+        if scratch := scratch_arguments(operation, arguments):
+            arguments = tuple(
+                ScratchArgument(argument) if position in scratch and isinstance(argument, Tensor) else argument
+                for position, argument in enumerate(arguments)
+            )
         recomputation = Recomputation(
             operation, arguments, keywords, self._argument, contents, is_in_place=bool(self._overwritten)
         )
@@ -370,8 +385,8 @@ class OffloadedForward:
         content.used()
         return ViewArgument(content, View.of(tensor))
 
-    def ended(self) -> None:
-        """Ends the forward. Later saved tensors do not belong to this object."""
+    def ended(self) -> bool:
+        """Ends the forward. Later saved tensors do not belong to this object. Returns True if all of them stay."""
         for reference in self._made:
             content = reference()
             pending_copy = None if content is None else content.pending_copy
@@ -388,9 +403,12 @@ class OffloadedForward:
         self._contents.clear()
         self._overwritten.clear()
         self._given.clear()
+        if self.schedule.shares_room:
+            self.release_copied(self.schedule.pending_limit(self._kept + self.schedule.working_nbytes))
         offered = self._offloaded + self._kept
-        self._history.ended(self.operations, has_saved=self._has_saved, offered_nbytes=offered)
+        is_known = self._history.ended(self.operations, has_saved=self._has_saved, offered_nbytes=offered)
         self._prefetch()
+        return is_known and self.schedule.keeps_all and not self._offloaded
 
     # Backward. ------------------------------------------------------------------------------------------------------------
 
@@ -400,7 +418,9 @@ class OffloadedForward:
         if self.profile is not None:
             self.profile.read(content)
         if content.kept is not None:
-            return content.kept.unpack().untyped_storage()
+            storage = content.kept.unpack().untyped_storage()
+            self._read_kept(content)
+            return storage
         storage = content.restored
         if storage is None:
             pending_copy = content.pending_copy
@@ -425,6 +445,13 @@ class OffloadedForward:
             all_bytes(storage).record_stream(torch.cuda.current_stream(self.device))
         content.served()
         return storage
+
+    def _read_kept(self, content: StorageContent) -> None:
+        """Records that a reader has a kept content. The last one frees it, which makes room for others."""
+        content.left -= 1
+        if content.left == 0 and content.is_tracked:
+            self._kept -= content.nbytes
+            self._prefetch()
 
     def _recompute(self, content: StorageContent) -> None:
         """Recomputes a content, without recursion: chains can be longer than Python's stack."""
@@ -482,7 +509,8 @@ class OffloadedForward:
 
     def _prefetch(self) -> None:
         order = self.schedule.order
-        while self._position < len(order) and self._ahead + self._pending_nbytes < self.schedule.ahead_nbytes:
+        limit = self.schedule.ahead_limit(self._kept)
+        while self._position < len(order) and self._ahead + self._pending_nbytes < limit:
             if order[self._position] is None:
                 return
             reference = self._by_key.get(order[self._position])

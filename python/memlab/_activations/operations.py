@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
-from memlab._paging.torch_private import OpOverload, may_return_view, writes_to
+from memlab._paging.torch_private import (
+    OpOverload,
+    cudnn_allows_tf32,
+    cudnn_is_deterministic,
+    cudnn_is_enabled,
+    cudnn_measures,
+    float32_precision,
+    may_return_view,
+    mkldnn_is_enabled,
+    writes_to,
+)
 
 # Repeatable operations beside those that PyTorch marks as pointwise: products, norms, reductions, copies. Not included:
 # operations that draw random numbers, and cumsum, whose rounding on CUDA depends on the order in which its threads finish.
@@ -23,26 +34,65 @@ _NAMES = frozenset(
     }
 )
 # fmt: on
+# Attention draws random numbers for dropout only, whose probability is at this position.
+_DROPOUT = {
+    "_scaled_dot_product_flash_attention": 3,
+    "_scaled_dot_product_flash_attention_for_cpu": 3,
+    "_scaled_dot_product_efficient_attention": 5,
+    "_scaled_dot_product_cudnn_attention": 5,
+}
 # The schemas of batch norms do not declare it, but these operations write to these arguments if the other one is true.
 _BATCH_NORMS = frozenset({torch.ops.aten.native_batch_norm.default, torch.ops.aten.cudnn_batch_norm.default})
 _STATISTICS, _TRAINING = (3, 4), 5
 # These operations return a view, but their schemas do not declare it.
 _SILENT_VIEWS = frozenset({"_unsafe_view", "_reshape_alias"})
-_KNOWN: dict[Any, bool] = {}
-_OWN: dict[Any, bool] = {}
-_WRITTEN: dict[Any, list[tuple[int, str]]] = {}
+# By `id`: hashing an operation costs a call. The value keeps it alive.
+_TRAITS: dict[int, Traits] = {}
 
 
-def is_repeatable(operation: Any) -> bool:
-    """True if an operation with the same arguments returns the same results, and changes nothing except perhaps its first
-    argument."""
-    known = _KNOWN.get(operation)
+class Traits(NamedTuple):
+    """Properties of an operation, whatever its arguments."""
+
+    operation: Any
+    #: Positions and names of the arguments that it writes to.
+    written: list[tuple[int, str]]
+    #: True if it writes to its arguments undeclared: collective communication.
+    writes_silently: bool
+    #: True if its results are no views: it has allocated or written their memory.
+    makes_memory: bool
+    #: True if the same arguments give the same results, and nothing changes except perhaps the first argument.
+    is_repeatable: bool
+    #: Position of the probability of dropout: if that is 0, it is repeatable as well.
+    dropout: int | None
+
+
+def traits_of(operation: Any) -> Traits:
+    known = _TRAITS.get(id(operation))
     if known is None:
-        known = _KNOWN[operation] = _looked_up(operation)
+        is_known = isinstance(operation, OpOverload)
+        name, overload = _name(operation) if is_known else ("", "")
+        known = Traits(
+            operation,
+            written=writes_to(operation) if is_known else [],
+            writes_silently=getattr(operation, "namespace", None) == "c10d",
+            makes_memory=not is_known or not (name in _SILENT_VIEWS or may_return_view(operation)),
+            is_repeatable=_is_repeatable(operation),
+            dropout=_DROPOUT.get(name) if overload == "default" else None,
+        )
+        _TRAITS[id(operation)] = known
     return known
 
 
-def _looked_up(operation: Any) -> bool:
+def is_repeatable(operation: Any, arguments: tuple[Any, ...] = ()) -> bool:
+    """True if an operation with the same arguments returns the same results, and changes nothing except perhaps its first
+    argument."""
+    traits = traits_of(operation)
+    if traits.dropout is not None and arguments:
+        return len(arguments) <= traits.dropout or arguments[traits.dropout] == 0
+    return traits.is_repeatable
+
+
+def _is_repeatable(operation: Any) -> bool:
     if not isinstance(operation, OpOverload) or operation.namespace != "aten":
         return False
     name, overload = _name(operation)
@@ -72,32 +122,34 @@ def scratch_arguments(operation: Any, arguments: tuple[Any, ...]) -> tuple[int, 
     return _STATISTICS
 
 
-def written_arguments(operation: Any) -> list[tuple[int, str]]:
-    """Positions and names of the arguments that an operation writes to."""
-    known = _WRITTEN.get(operation)
-    if known is None:
-        known = _WRITTEN[operation] = writes_to(operation) if isinstance(operation, OpOverload) else []
-    return known
-
-
-def writes_silently(operation: Any) -> bool:
-    """True if an operation writes to its arguments undeclared: collective communication."""
-    return getattr(operation, "namespace", None) == "c10d"
-
-
 def numerics() -> tuple[Any, ...]:
     """The settings that rounding depends on."""
-    cudnn, mkldnn = torch.backends.cudnn, torch.backends.mkldnn
-    precisions: tuple[Any, ...] = ()
-    with contextlib.suppress(RuntimeError):  # Settings made through newer names raise when read through these.
-        precisions = (torch.get_float32_matmul_precision(), cudnn.allow_tf32)
-    return cudnn.enabled, cudnn.deterministic, cudnn.benchmark, mkldnn.enabled, *precisions
+    settings = cudnn_is_enabled(), cudnn_is_deterministic(), cudnn_measures(), mkldnn_is_enabled()
+    try:
+        return *settings, float32_precision(), cudnn_allows_tf32()
+    except RuntimeError:  # Settings made through newer names raise when read through these.
+        return settings
 
 
-def makes_memory(operation: Any) -> bool:
-    """True if the results of an operation are no views: it has allocated or written their memory."""
-    known = _OWN.get(operation)
-    if known is None:
-        is_view = isinstance(operation, OpOverload) and (_name(operation)[0] in _SILENT_VIEWS or may_return_view(operation))
-        known = _OWN[operation] = not is_view
-    return known
+def tensors_in(*values: Any) -> list[Tensor]:
+    """The tensors among arguments of an operation, and in their lists."""
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found.extend(tensors_in(*value))
+        elif isinstance(value, dict):
+            found.extend(tensors_in(*value.values()))
+    return found
+
+
+def replaced(value: Any, kinds: Any, function: Callable[[Any], Any]) -> Any:
+    """Arguments of an operation with `function` of those that are of some kinds."""
+    if isinstance(value, kinds):
+        return function(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)([replaced(one, kinds, function) for one in value])
+    if isinstance(value, dict):
+        return {name: replaced(one, kinds, function) for name, one in value.items()}
+    return value

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from memlab import _native
+from memlab._activations.operations import replaced
 from memlab._activations.views import View
 from memlab._paging.tensor_memory import all_bytes
-from memlab._paging.torch_private import StorageWeakRef, tree_leaves, tree_map_only, version_of, without_autocast
+from memlab._paging.torch_private import StorageWeakRef, version_of, without_autocast
 
 # The number of the operation that made a content, and the position of the output; or ("saved", n) for the n-th content
 # without a known operation.
@@ -83,7 +84,7 @@ class StorageContent:
     """The values of one storage between two writes to it."""
 
     __slots__ = (
-        "__weakref__", "copy", "is_loading", "is_saved", "is_written", "kept", "key", "left", "may_leave", "nbytes",
+        "__weakref__", "copy", "is_loading", "is_saved", "is_tracked", "is_written", "kept", "key", "left", "nbytes",
         "number", "pending_copy", "recomputation", "restored", "stream", "uses", "version", "weak",
     )  # fmt: skip
 
@@ -101,8 +102,8 @@ class StorageContent:
         self.is_saved = False
         # One of `kept`, `copy` and `recomputation` restores it.
         self.kept: KeptTensor | None = None
-        # True if the kept tensor may be copied to the host later.
-        self.may_leave = False
+        # True if its schedule follows the kept tensor: it may be copied to the host later, or its last read makes room.
+        self.is_tracked = False
         self.copy: _native.HostCopy | None = None
         self.recomputation: Recomputation | None = None
         self.pending_copy: PendingCopy | None = None
@@ -172,10 +173,13 @@ class ScratchArgument:
         self.tensor = tensor
 
 
+_NOTED = (ViewArgument, KeptTensor, ScratchArgument)
+
+
 class Recomputation:
     """An operation that is repeated in backward, since its results are not kept."""
 
-    __slots__ = ("arguments", "is_in_place", "keywords", "operation", "outputs")
+    __slots__ = ("arguments", "contents", "is_in_place", "keywords", "operation", "outputs")
 
     def __init__(
         self,
@@ -189,13 +193,21 @@ class Recomputation:
     ) -> None:
         self.operation = operation
         self.is_in_place = is_in_place
-        self.arguments, self.keywords = tree_map_only(Tensor, argument_of, (arguments, keywords))
+        self.contents: list[StorageContent] = []
+
+        def noted(tensor: Tensor) -> ViewArgument | KeptTensor | ScratchArgument:
+            argument = argument_of(tensor)
+            if isinstance(argument, ViewArgument):
+                self.contents.append(argument.content)
+            return argument
+
+        self.arguments = replaced(arguments, Tensor, noted)
+        self.keywords = replaced(keywords, Tensor, noted)
         self.outputs = [None if content is None else weakref.ref(content) for content in outputs]
 
     def missing(self) -> list[StorageContent]:
         """The contents that must be recomputed before this operation can run."""
-        noted = tree_leaves((self.arguments, self.keywords))
-        return [one.content for one in noted if isinstance(one, ViewArgument) and one.content.needs_recomputation]
+        return [content for content in self.contents if content.needs_recomputation]
 
     def run(self, restore: Callable[[StorageContent], torch.UntypedStorage]) -> None:
         """Runs the operation, and attaches its results to the contents."""
@@ -207,9 +219,7 @@ class Recomputation:
                 return torch.zeros_like(noted.tensor)
             return noted.view.over(restore(noted.content))
 
-        arguments, keywords = tree_map_only(
-            (ViewArgument, KeptTensor, ScratchArgument), argument, (self.arguments, self.keywords)
-        )
+        arguments, keywords = replaced((self.arguments, self.keywords), _NOTED, argument)
         if self.is_in_place:
             # Runs on a copy, since others read the overwritten values. (The out-of-place operation could change types or
             # strides.)

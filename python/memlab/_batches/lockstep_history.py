@@ -36,9 +36,15 @@ class MicrobatchHistory:
         #: Storages that its last backward read from the host; None: a meeting with the other threads.
         self.order: list[Any] = []
 
+    #: None: the mode sees the operations of each forward.
+    resident = None
+
     def beginning_with(self, _signature: Any) -> MicrobatchHistory:
         """This history: a micro-batch has only one kind of forward."""
         return self
+
+    def closed(self, first_saved: Any, resident_nbytes: int | None) -> None:
+        """Does nothing: the mode sees the operations of the next forward as well."""
 
     def begin(self) -> tuple[OffloadSchedule, ForwardProfile | None]:
         """The schedule of a forward. The tensors made last are needed first, and stay."""
@@ -53,9 +59,10 @@ class MicrobatchHistory:
         )
         return schedule, None
 
-    def ended(self, operations: int, *, has_saved: bool, offered_nbytes: int) -> None:
+    def ended(self, operations: int, *, has_saved: bool, offered_nbytes: int) -> bool:
         """Records the end of a forward: `offered_nbytes` of its tensors could have been offloaded."""
         self.saved_nbytes = offered_nbytes
+        return False
 
 
 class LockstepHistory:

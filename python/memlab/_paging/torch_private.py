@@ -143,6 +143,14 @@ TABLE = (
         "marks functions that torch.compile runs as they are; the documented torch.compiler.disable imports the compiler",
         without="nothing: an attribute that is not read",
     ),
+    PrivateName("torch._C._get_float32_matmul_precision()", "offload_activations: settings that rounding depends on"),
+    PrivateName("torch._C._get_cudnn_allow_tf32()", "the same"),
+    PrivateName("torch._C._get_cudnn_enabled()", "the same"),
+    PrivateName("torch._C._get_cudnn_deterministic()", "the same"),
+    PrivateName("torch._C._get_cudnn_benchmark()", "the same"),
+    PrivateName("torch._C._get_mkldnn_enabled()", "the same"),
+    PrivateName("torch._C._len_torch_dispatch_stack()", "offload_activations: modes that are open around its own"),
+    PrivateName("torch.cuda._sleep", "offload_activations: operations that the GPU runs without waiting for its host"),
     PrivateName("torch.Tensor._use_count", "MemReporter: how many holders a tensor has, Python's object among them"),
     PrivateName("torch.Tensor._is_zerotensor", "offloading of activations: zeros without memory, which it leaves alone"),
     PrivateName("torch.Tensor._base", "courtesy: the tensor that a view is of"),
@@ -219,6 +227,23 @@ backward_number: Callable[[], int] = torch._C._current_graph_task_id
 
 # Number of tensors that use each storage, by `storage_key`. (Called for all weights before each forward.)
 use_count: Callable[[int], int] = torch._C._storage_Use_Count
+
+
+# Settings that rounding depends on, at a tenth of the time of ``torch.backends``.
+float32_precision: Callable[[], str] = torch._C._get_float32_matmul_precision
+cudnn_allows_tf32: Callable[[], bool] = torch._C._get_cudnn_allow_tf32
+cudnn_is_enabled: Callable[[], bool] = torch._C._get_cudnn_enabled
+cudnn_is_deterministic: Callable[[], bool] = torch._C._get_cudnn_deterministic
+cudnn_measures: Callable[[], bool] = torch._C._get_cudnn_benchmark
+mkldnn_is_enabled: Callable[[], bool] = torch._C._get_mkldnn_enabled
+
+
+# Number of open `TorchDispatchMode`s.
+open_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+
+
+# Occupies the current stream for a number of cycles.
+spin: Callable[[int], None] = torch.cuda._sleep
 
 
 # Number of holders of a tensor, including its Python object.

@@ -11,12 +11,16 @@ use crate::advice::names;
 use crate::advice::offload::{Offloaded, offloaded};
 use crate::advice::report::{Advice, Figure, Kind};
 use crate::advice::times::Times;
+use crate::plan::Event;
 
 /// Smaller blocks stay on the GPU.
 const MIN_OFFLOADED_BYTES: u64 = 1 << 20;
 
 /// Smallest budget, as a multiple of the largest block.
 const MIN_BUDGET_BLOCKS: u64 = 3;
+
+/// Bytes by which PyTorch's allocator makes a large block larger than requested: it does not split off a smaller rest.
+const MAX_UNSPLIT_BYTES: u64 = 1 << 20;
 
 /// Number of budgets tried between the smallest and all kept bytes.
 const TRIED_BUDGETS: u64 = 32;
@@ -77,6 +81,46 @@ struct KeptActivations<'a> {
     most: u64,
 }
 
+/// Returns the blocks of losses, which stay beside the budget: backward reads them first, and each is larger than all blocks
+/// of its forward before it. Of blocks that grow slowly, only the last is one.
+fn of_losses(lifetimes: &BlockLifetimes<'_>, is_kept: &[bool]) -> Vec<usize> {
+    let mut found = Vec::new();
+    let mut pass = Vec::new();
+    let mut live = 0;
+    for event in &lifetimes.recording.events {
+        match *event {
+            Event::Allocate(id) if is_kept[id as usize] => {
+                live += 1;
+                pass.push(id);
+            }
+            Event::Free(id) | Event::FreeRequested(id) if is_kept[id as usize] => {
+                live -= 1;
+                if live == 0 {
+                    found.extend(last_and_largest(lifetimes, &pass));
+                    pass.clear();
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+fn last_and_largest(lifetimes: &BlockLifetimes<'_>, pass: &[u32]) -> Vec<usize> {
+    let mut found = Vec::new();
+    let mut most = u64::MAX;
+    for (index, id) in pass.iter().enumerate().rev() {
+        let size = lifetimes.size(*id);
+        let before = pass[..index].iter().map(|before| lifetimes.size(*before)).max();
+        if size > most || before.is_none_or(|before| size <= before) {
+            break;
+        }
+        found.push(*id as usize);
+        most = size / 2 + MAX_UNSPLIT_BYTES;
+    }
+    found
+}
+
 impl<'a> KeptActivations<'a> {
     fn of(lifetimes: &'a BlockLifetimes<'a>) -> KeptActivations<'a> {
         let recording = lifetimes.recording;
@@ -91,7 +135,10 @@ impl<'a> KeptActivations<'a> {
                 && first.is_some_and(|begin| *begin < span.to)
                 && end.is_some_and(|end| span.to <= *end)
         };
-        let is_kept: Vec<bool> = lifetimes.spans.iter().zip(&recording.allocations).map(is_kept).collect();
+        let mut is_kept: Vec<bool> = lifetimes.spans.iter().zip(&recording.allocations).map(is_kept).collect();
+        for id in of_losses(lifetimes, &is_kept) {
+            is_kept[id] = false;
+        }
         let sizes =
             recording.allocations.iter().zip(&is_kept).filter_map(|(allocation, kept)| kept.then_some(allocation.size));
         let largest = sizes.max().unwrap_or(0);
