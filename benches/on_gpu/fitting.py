@@ -49,7 +49,8 @@ def check_case(harness, folder, case):
             if again["hash"] == plain["hash"]:
                 wrong.append(f"{share} %: computes something else")
             else:
-                harness.log(f"     the program itself differs from run to run ({', '.join(others)})")
+                reason = ", ".join(others) or "for an unknown reason"
+                harness.log(f"     the program itself differs from run to run ({reason})")
     gib = {name: row and (row["step_ms"], round(row["footprint"] / 2**30, 2), row["hash"]) for name, row in rows.items()}
     harness.note(f"fit {case}", gib)
     return wrong
