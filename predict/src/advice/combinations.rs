@@ -28,11 +28,14 @@ pub(crate) fn all(lifetimes: &BlockLifetimes<'_>, changes: &[(Kind, Cost, Change
 
 /// Returns the combination with the lowest peak and the fewest pieces of advice.
 ///
-/// If others save about as much with at least as many pieces, returns the cheapest of them.
+/// If others save about as much with at least as many pieces, and more than each piece alone, returns the cheapest of them.
 pub(crate) fn lowest(sets: &[Combination]) -> Option<Combination> {
     let lowest = sets.iter().min_by_key(|set| (set.bytes_after, set.kinds.len())).filter(|set| set.kinds.len() > 1)?;
+    let alone = sets.iter().filter(|set| set.kinds.len() == 1).map(|set| set.bytes_after).min().unwrap_or(u64::MAX);
     let is_alike = |set: &&Combination| {
-        set.kinds.len() >= lowest.kinds.len() && is_about_as_much(set.saved_bytes, lowest.saved_bytes)
+        set.kinds.len() >= lowest.kinds.len()
+            && set.bytes_after < alone
+            && is_about_as_much(set.saved_bytes, lowest.saved_bytes)
     };
     sets.iter().filter(is_alike).min_by_key(|set| (set.cost.rank(), set.bytes_after)).cloned()
 }
