@@ -37,7 +37,7 @@ class MicrobatchHistory:
         self.order: list[Any] = []
 
     #: None: the mode sees the operations of each forward.
-    resident = None
+    resident: dict[Any, int] | None = None
 
     def beginning_with(self, _signature: Any) -> MicrobatchHistory:
         """This history: a micro-batch has only one kind of forward."""
