@@ -35,12 +35,6 @@ macro_rules! kernel_name {
 
 pub use kernel_name;
 
-/// The product of an `m` x `k` and a `k` x `n` matrix, with an element's bytes, for each of a batch.
-pub fn product(batch: u64, (m, n, k): (u64, u64, u64), unit: Unit, element: u64) -> Arithmetic {
-    let of_all = |count: u64| batch.max(1).saturating_mul(count);
-    Arithmetic { operations: of_all(2 * m * n * k), bytes: of_all(m * k + k * n + m * n).saturating_mul(element), unit }
-}
-
 /// Returns the number of blocks that compute a matrix.
 pub fn tiles(rows: u64, columns: u64) -> u32 {
     let blocks = rows.div_ceil(TILE).saturating_mul(columns.div_ceil(TILE));
