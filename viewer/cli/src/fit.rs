@@ -15,14 +15,14 @@ use memlab_base::error::bad_input;
 use memlab_base::{output, text, trace_files};
 use memlab_follow::cards::{CardStatus, cards};
 use memlab_predict::advice::{MeasuredCosts, Recomputation, advise, recomputation};
-use memlab_predict::plan::{Recording, RecordingError};
+use memlab_predict::plan::Recording;
 use memlab_units::format::{size, time_spent};
 
 use changes::{Changes, Decision, GRADIENTS, LOSS, STATE};
 use settings::AllocatorSettings;
 use trial::{CardNeeds, Environment, Outcome, STEPS, Trial, Tried, step_ns};
 
-use crate::recording::Running;
+use crate::recording::{Running, unreadable};
 use crate::run::Options;
 
 /// Number of selections of modules that are tried with the same other changes.
@@ -35,15 +35,14 @@ const DEFAULT_CARD: &str = "h100";
 const MARGIN_PERCENT: u64 = 1;
 
 /// A program that is to fit.
-#[derive(Clone, Copy)]
 pub struct Request<'a> {
     pub command: &'a [OsString],
     /// Most memory on the card; `None`: what is free on it.
     pub size: Option<u64>,
     /// Modules and other changes that are left out.
     pub without: &'a [String],
-    /// A trace of the unchanged program; `None`: it is recorded on a simulated card.
-    pub from: Option<&'a Path>,
+    /// The unchanged program; `None`: it is recorded on a simulated card.
+    pub from: Option<Recording>,
 }
 
 /// The changes with which a program fits.
@@ -76,7 +75,8 @@ struct Chosen {
 pub fn environment(options: &Options) -> anyhow::Result<Environment> {
     let Some(size) = options.fit else { return Ok(Environment::new()) };
     let (command, without) = (&*options.command, &*options.fit_without);
-    let fitted = choose(Request { command, size, without, from: options.fit_from.as_deref() })?;
+    let fitted =
+        choose(Request { command, size, without, from: options.fit_from.as_deref().map(recorded).transpose()? })?;
     output::note(format_args!("{fitted}. Starting it"));
     if let Some(code) = fitted.code().filter(|_| options.fit_print) {
         output::note(format_args!("the changes as code:\n{code}"));
@@ -101,7 +101,7 @@ pub fn choose(request: Request<'_>) -> anyhow::Result<Fitted> {
     let model = known.map_or_else(|| simgpu_cards::find(DEFAULT_CARD), Ok)?;
     let folder = tempfile::Builder::new().prefix("memlab-fit-").tempdir()?;
     let trial = Trial { command: request.command, card: model.name, folder: folder.path() };
-    let recording = request.from.map(recorded).transpose()?;
+    let recording = request.from;
     match recording {
         Some(_) => output::note(format_args!("trying changes on a simulated {} …", model.device_name)),
         None => output::note(format_args!("recording {STEPS} steps on a simulated {} …", model.device_name)),
@@ -118,12 +118,14 @@ pub fn choose(request: Request<'_>) -> anyhow::Result<Fitted> {
     fitting.choose(recording)
 }
 
-fn recorded(trace: &Path) -> anyhow::Result<Recording> {
+/// Reads a trace of the unchanged program.
+///
+/// # Errors
+///
+/// If the file is not a trace whose allocations can be replayed.
+pub fn recorded(trace: &Path) -> anyhow::Result<Recording> {
     trace_files::check_exists(trace, "fit")?;
-    Recording::read(trace).map_err(|error| match error {
-        RecordingError::Read(error) => anyhow::Error::new(error),
-        error => bad_input(format!("{}: {error}", trace.display())),
-    })
+    Recording::read(trace).map_err(|error| unreadable(trace, error))
 }
 
 impl Fitted {

@@ -67,6 +67,14 @@ pub struct Recorder {
     pub environment: Vec<(&'static str, String)>,
 }
 
+/// Returns the error for a file that is no trace, or one whose allocations cannot be replayed.
+pub fn unreadable(file: &Path, error: RecordingError) -> anyhow::Error {
+    match error {
+        RecordingError::Read(error) => anyhow::Error::new(error),
+        error => bad_input(format!("{}: {error}", file.display())),
+    }
+}
+
 /// Interval at which the progress of a recording is shown.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 

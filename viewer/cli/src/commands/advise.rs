@@ -4,8 +4,8 @@ use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 
 use clap::Args;
-use memlab_predict::plan::RecordingError;
 
+use crate::recording::unreadable;
 use memlab_base::error::bad_input;
 use memlab_base::text::Style;
 use memlab_base::{arguments, json, output, progress, trace_files};
@@ -47,13 +47,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         return Err(bad_input("name one trace"));
     };
     trace_files::check_exists(file, "advise")?;
-    let advices =
-        progress::announce("trying changes", || advice::of(file, options.target, None)).map_err(
-            |error| match error {
-                RecordingError::Read(error) => anyhow::Error::new(error),
-                error => bad_input(format!("{}: {error}", file.display())),
-            },
-        )?;
+    let advices = progress::announce("trying changes", || advice::of(file, options.target, None))
+        .map_err(|error| unreadable(file, error))?;
     let style = Style::of_output();
     let mut out = BufWriter::new(output::styled_stdout(style));
     if options.json {

@@ -2,12 +2,12 @@
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
 use memlab_base::error::bad_input;
 use memlab_base::text::{Style, short_command};
-use memlab_base::{arguments, output, trace_files};
+use memlab_base::{arguments, output};
 use memlab_predict::plan::Recording;
 
 use crate::fit::{self, Request};
@@ -47,15 +47,15 @@ pub struct Options {
 ///
 /// If the program cannot be recorded or does not fit, or the output cannot be written.
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    let file = options.file.as_deref();
-    let command = match (file, &*options.command) {
-        (Some(file), []) => command_of(file)?,
+    let from = options.file.as_deref().map(fit::recorded).transpose()?;
+    let command = match (&from, &*options.command) {
+        (Some(recording), []) => command_of(recording)?,
         (None, []) => {
             return Err(bad_input("name a program or its trace: `memlab fit --size 16GiB -- python train.py`"));
         }
         (_, command) => command.to_vec(),
     };
-    let request = Request { command: &command, size: options.size, without: &options.without, from: file };
+    let request = Request { command: &command, size: options.size, without: &options.without, from };
     let fitted = fit::choose(request)?;
     let mut out = output::styled_stdout(Style::of_output());
     writeln!(out, "{fitted}")?;
@@ -71,14 +71,12 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-/// Returns the command of a trace.
-fn command_of(trace: &Path) -> anyhow::Result<Vec<OsString>> {
-    trace_files::check_exists(trace, "fit")?;
-    let recording = Recording::read(trace).map_err(|error| bad_input(format!("{}: {error}", trace.display())))?;
+/// Returns the command that was recorded.
+fn command_of(recording: &Recording) -> anyhow::Result<Vec<OsString>> {
     let header = recording.model.header();
     let command: Vec<OsString> = header.iter().flat_map(|header| &header.command).map(OsString::from).collect();
     if command.is_empty() {
-        return Err(bad_input(format!("{}: has no command. Name it after `--`", trace.display())));
+        return Err(bad_input("the trace has no command: name it after `--`"));
     }
     Ok(command)
 }
