@@ -38,8 +38,9 @@ def milliseconds(function):
 
 def main():
     names: dict = {}
-    source = Path(__file__).parents[2] / "interpose/src/python/fit_loss.py"
-    exec(compile(source.read_text(), str(source), "exec"), names)
+    folder = Path(__file__).parents[2] / "interpose/src/python"
+    for source in (folder / "guards.py", folder / "fit_loss.py"):
+        exec(compile(source.read_text(), str(source), "exec"), names)
     plain = torch._C._nn.cross_entropy_loss
     rows_bytes = int(sys.argv[1]) << 20 if len(sys.argv) > 1 else names["_ROWS_BYTES"]
     in_rows = names["_LossInRows"](torch, least_bytes=0, rows_bytes=rows_bytes)

@@ -54,6 +54,8 @@ pub struct Config {
     pub limit: Option<String>,
     /// The value of `MEMLAB_ON_LIMIT`.
     pub on_limit: Option<String>,
+    /// The value of `MEMLAB_ON_OOM`.
+    pub on_oom: Option<String>,
     /// True if the program's memory can be moved: `MEMLAB_OFFLOAD=1`.
     pub offload: bool,
     /// True if host memory for moved bytes is pinned in advance: `MEMLAB_OFFLOAD=ready`.
@@ -94,6 +96,7 @@ impl Config {
             trace_max_error,
             limit: environment_text("MEMLAB_LIMIT"),
             on_limit: environment_text("MEMLAB_ON_LIMIT"),
+            on_oom: environment_text("MEMLAB_ON_OOM"),
             offload: is_on("MEMLAB_OFFLOAD"),
             offload_ready: environment_text("MEMLAB_OFFLOAD").as_deref() == Some("ready"),
             keep_source: std::env::var_os("MEMLAB_SOURCE").is_none_or(|value| value != "0"),

@@ -49,8 +49,8 @@ pub fn take(
         Some(device) => admit(device, footprint(call.kind, call.bytes), call.caller),
         None => Admission::Granted(Reservation::for_nothing(current_device())),
     });
-    match (admission, deliver_spilled) {
-        (Some(Admission::Granted(reservation)), _) => {
+    match admission {
+        Some(Admission::Granted(reservation)) => {
             let result = real();
             if result == CUDA_SUCCESS {
                 panics::catch(|| {
@@ -60,28 +60,29 @@ pub fn take(
                     } else {
                         reservation.commit_unwatched();
                     }
-                    if device.is_some() {
-                        spill::attempt_ended();
-                    }
+                    spill::attempt_ended();
                 });
+                return result;
             }
-            result
+            if result != CUDA_ERROR_OUT_OF_MEMORY || !spill::is_due_when_full(current_device(), call.bytes, call.caller) {
+                return result;
+            }
         }
-        (Some(Admission::Spill), Some(deliver_spilled)) => {
-            let spilled = panics::catch(|| {
-                let address = spill::allocate(call.bytes)?;
-                deliver_spilled(address);
-                // The `moved` line precedes the allocation: the memory was never in use on the device.
-                moved_bytes::record_spilled();
-                driver_memory::spilled(call.kind, address, call.bytes, call.name, call.caller);
-                spill::attempt_ended();
-                Some(())
-            });
-            if spilled.flatten().is_some() { CUDA_SUCCESS } else { CUDA_ERROR_OUT_OF_MEMORY }
-        }
-        (Some(Admission::Refused | Admission::Spill), _) => CUDA_ERROR_OUT_OF_MEMORY,
-        (None, _) => real(), // memlab panicked.
+        Some(Admission::Refused) => return CUDA_ERROR_OUT_OF_MEMORY,
+        Some(Admission::Spill) => {}
+        None => return real(), // memlab panicked.
     }
+    let spilled = panics::catch(|| {
+        let deliver_spilled = deliver_spilled?;
+        let address = spill::allocate(call.bytes)?;
+        deliver_spilled(address);
+        // The `moved` line precedes the allocation: the memory was never in use on the device.
+        moved_bytes::record_spilled();
+        driver_memory::spilled(call.kind, address, call.bytes, call.name, call.caller);
+        spill::attempt_ended();
+        Some(())
+    });
+    if spilled.flatten().is_some() { CUDA_SUCCESS } else { CUDA_ERROR_OUT_OF_MEMORY }
 }
 
 /// Makes a call that frees the memory at `address`.
@@ -129,7 +130,7 @@ pub fn take_from_pool(call: &Call, from: PoolCall, real: impl Fn() -> c_int) -> 
             Some(result) => result,
             None => real(),
         },
-        None => real(),
+        None => or_from_host(call, from, real()),
     };
     if result == CUDA_SUCCESS {
         panics::catch(|| {
@@ -145,6 +146,22 @@ pub fn take_from_pool(call: &Call, from: PoolCall, real: impl Fn() -> c_int) -> 
         });
     }
     result
+}
+
+/// Takes host memory if the device was full and may then spill. `result`: the outcome of the real call.
+fn or_from_host(call: &Call, from: PoolCall, result: c_int) -> c_int {
+    let may_spill = || result == CUDA_ERROR_OUT_OF_MEMORY && !from.pointer.is_null() && call.bytes > 0;
+    let allocated = || {
+        let is_due = spill::is_due_when_full(current_device(), call.bytes, call.caller);
+        (is_due && !calls::is_capturing(from.stream as u64)).then(|| spill::allocate(call.bytes)).flatten()
+    };
+    match may_spill().then(|| panics::catch(allocated).flatten()).flatten() {
+        Some(address) => {
+            from.pointer.set(address);
+            CUDA_SUCCESS
+        }
+        None => result,
+    }
 }
 
 fn within_limit(device: i32, call: &Call, from: PoolCall, real: impl Fn() -> c_int) -> c_int {
@@ -182,7 +199,7 @@ fn within_limit(device: i32, call: &Call, from: PoolCall, real: impl Fn() -> c_i
         }
     }
     // Not refused first: PyTorch's allocator of this kind caches no memory that it could release.
-    if let Admission::Granted(_reservation) = decide(device, need, |_, _| true)
+    if let Admission::Granted(_reservation) = decide(device, need, 0, |_, _| true)
         && let Some(result) = attempt(need)
     {
         return result;
@@ -211,7 +228,7 @@ pub fn take_in_graph(bytes: u64, real: impl FnOnce() -> c_int) -> c_int {
 }
 
 fn fits_alone(device: i32, bytes: u64) -> Option<()> {
-    matches!(decide(device, footprint(DriverKind::Device, bytes), |_, _| true), Admission::Granted(_)).then_some(())
+    matches!(decide(device, footprint(DriverKind::Device, bytes), 0, |_, _| true), Admission::Granted(_)).then_some(())
 }
 
 /// Creates the memory of a `cuMemCreate`: on the device within the limit, and beyond it on the host if spilling is on.
@@ -245,22 +262,24 @@ pub fn create(
                         reservation.commit_unwatched();
                     }
                 });
+                return result;
             }
-            result
+            if result != CUDA_ERROR_OUT_OF_MEMORY || !spill::is_due_when_full(device, bytes, caller) {
+                return result;
+            }
         }
-        Some(Admission::Spill) if flags == 0 => {
-            let spilled = panics::catch(|| {
-                let made = spill::create(device, bytes, &properties)?;
-                handle.set(made);
-                moved_bytes::record_spilled();
-                driver_memory::created(made, bytes, Some(device), true, caller);
-                Some(())
-            });
-            if spilled.flatten().is_some() { CUDA_SUCCESS } else { CUDA_ERROR_OUT_OF_MEMORY }
-        }
-        Some(Admission::Refused | Admission::Spill) => CUDA_ERROR_OUT_OF_MEMORY,
-        None => real(),
+        Some(Admission::Refused) => return CUDA_ERROR_OUT_OF_MEMORY,
+        Some(Admission::Spill) => {}
+        None => return real(),
     }
+    let spilled = panics::catch(|| {
+        let made = if flags == 0 { spill::create(device, bytes, &properties)? } else { return None };
+        handle.set(made);
+        moved_bytes::record_spilled();
+        driver_memory::created(made, bytes, Some(device), true, caller);
+        Some(())
+    });
+    if spilled.flatten().is_some() { CUDA_SUCCESS } else { CUDA_ERROR_OUT_OF_MEMORY }
 }
 
 /// Charges a runtime call's allocation that no driver-level hook has seen.

@@ -17,9 +17,13 @@ use memlab_protocol::status::{LimitStatus, OnLimit};
 /// One thread at a time changes limits.
 static SETTING: Mutex<()> = Mutex::new(());
 
-/// Applies `MEMLAB_LIMIT` and `MEMLAB_ON_LIMIT`.
+/// Applies `MEMLAB_LIMIT`, `MEMLAB_ON_LIMIT` and `MEMLAB_ON_OOM`.
 pub fn start(config: &Config) {
-    let (wanted, complaint) = environment::wanted(config.limit.as_deref(), config.on_limit.as_deref());
+    let (wanted, complaint) =
+        environment::wanted(config.limit.as_deref(), config.on_limit.as_deref(), config.on_oom.as_deref());
+    if wanted.on_limit == OnLimit::Spill {
+        CARDS.iter().for_each(|card| card.spills.store(true, Ordering::Relaxed));
+    }
     for (device, bytes) in wanted.limits {
         set(device, Some(bytes), Some(wanted.on_limit));
     }

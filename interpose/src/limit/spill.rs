@@ -8,10 +8,11 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 
-use super::card::GRANULE;
+use super::card::{GRANULE, card, limited};
 use interpose_base::loaded_objects;
 use interpose_base::locks;
 use interpose_driver::caller;
@@ -19,6 +20,12 @@ use interpose_driver::calls::{self, Code, Current, RelaxedCaptures};
 use interpose_driver::device::current_device;
 use interpose_driver::types::Properties;
 use interpose_driver::vmm::{allocations, handles, host_memory, mode, queries, totals};
+
+/// The cached memory, in bytes, for which PyTorch's allocator is refused an allocation on a large card.
+const WORTH_RETURNING: u64 = 256 << 20;
+
+/// Bytes of a large limit that PyTorch's allocator leaves for libraries.
+const SPARE: u64 = 160 << 20;
 
 /// A pinned block that replaces a device allocation.
 struct Pinned {
@@ -37,16 +44,41 @@ thread_local! {
     static REFUSED_REQUEST: Cell<Option<(i32, u64)>> = const { Cell::new(None) };
 }
 
+/// Bytes of the limit that an allocation leaves free while memory may spill.
+///
+/// PyTorch's allocator leaves some for libraries, whose workspaces are used at each operation, and stay where they are.
+pub(super) fn spare(device: i32, caller: usize) -> u64 {
+    limited(device)
+        .filter(|(card, _)| card.spills.load(Ordering::Relaxed) && is_caching_allocator(caller))
+        .map_or(0, |(_, limit)| SPARE.min(limit / 32))
+}
+
 /// Returns true if an allocation beyond the limit spills now.
 ///
-/// PyTorch's caching allocator releases its cached memory when it is refused, and repeats the request: only the repetition
-/// spills. Other callers are not refused first. Nor is the allocator while it captures a graph, when it does not repeat the
-/// request.
+/// PyTorch's caching allocator returns its cached memory when it is refused, and repeats the request: only the repetition
+/// spills. This stops the GPU, so the allocator is refused only if it can return much. Other callers are not refused first.
+/// Nor is the allocator while it captures a graph, when it does not repeat the request.
 pub(super) fn is_due(device: i32, bytes: u64, caller: usize) -> bool {
+    let Some(card) = card(device) else { return true };
     if !is_caching_allocator(caller) || RelaxedCaptures::begin().were_relaxed() {
         return true;
     }
-    REFUSED_REQUEST.with(|refused| refused.replace(Some((device, bytes))) == Some((device, bytes)))
+    let was_refused = REFUSED_REQUEST.with(Cell::get) == Some((device, bytes));
+    if was_refused {
+        card.has_returned();
+    }
+    let worth_it = card.limit().map_or(WORTH_RETURNING, |limit| WORTH_RETURNING.min(limit / 32)).max(bytes);
+    if was_refused || card.returnable() < worth_it {
+        return true;
+    }
+    REFUSED_REQUEST.with(|refused| refused.set(Some((device, bytes))));
+    false
+}
+
+/// Returns true if an allocation for which the driver had no memory spills now: see [`is_due`].
+pub(super) fn is_due_when_full(device: i32, bytes: u64, caller: usize) -> bool {
+    let spills = card(device).is_some_and(|card| card.spills.load(Ordering::Relaxed));
+    spills && bytes > 0 && calls::current_context() != 0 && is_due(device, bytes, caller)
 }
 
 /// Ends a successful request: the thread's next one is refused first again.

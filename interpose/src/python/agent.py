@@ -11,7 +11,7 @@ tag(device, address, category, bytes, root, name, sharding), parallel(json), ste
 code), measure_data_wait(class), await_backward(seconds), is_in_backward(), forget(address), when_dead(address),
 take_dead(), software(name, version, root), is_compiling(), compilation_is_watched(), compiled_graph(json),
 compiled_wrapper(path, json), compiled_origin(frame), compiled_root(class, variable), package_node(frame), warn(text),
-run_again(), run_later(), out_of_memory(device, bytes, device_bytes, free_bytes), finish(), hold_signals(),
+spilled(device), run_again(), run_later(), out_of_memory(device, bytes, device_bytes, free_bytes), finish(), hold_signals(),
 release_signals(), and `reader`, the module.
 """
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # These files run before this one, in the same namespace.
     from fit import start_fit
     from graphs import _SCOPE
     from guards import _dictionary, _Harmless, _interrupted
+    from spill import start_spilling
     from tags import _Tagger
     from throttle import _Throttle
 
@@ -84,6 +85,7 @@ class Agent:
         self.has_step_hook = False
         self.has_oom_observer = False
         self.fit = None
+        self.spilling = None
 
     def attach(self):
         self.register_step_hook()
@@ -91,6 +93,8 @@ class Agent:
         self.measure_data_wait()
         with _Harmless(lambda error: self.native.warn(f"--fit is not applied ({_described(error)})")):
             self.fit = start_fit(self.native, self.torch, self.tags.tag_state)
+        with _Harmless(lambda error: self.native.warn(f"memory beyond the limit stays on the host ({_described(error)})")):
+            self.spilling = start_spilling(self.native, self.torch, self.tags.tag_state, self.fit)
         atexit.register(self.native.release_signals)  # Called after `at_exit`: handlers then run outside of memlab's frames.
         atexit.register(self.at_exit)
 

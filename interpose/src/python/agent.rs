@@ -33,6 +33,7 @@ const COMPILED_SOURCE: &CStr = source!("compiled.py");
 const FIT_LOSS_SOURCE: &CStr = source!("fit_loss.py");
 const FIT_STATE_SOURCE: &CStr = source!("fit_state.py");
 const FIT_SOURCE: &CStr = source!("fit.py");
+const SPILL_SOURCE: &CStr = source!("spill.py");
 const AGENT_SOURCE: &CStr = source!("agent.py");
 const READER_SOURCE: &CStr = source!("reader.py");
 const EARLIER_SOURCE: &CStr = source!("earlier.py");
@@ -280,6 +281,7 @@ unsafe fn start(api: &Api) -> Object {
             FIT_LOSS_SOURCE,
             FIT_STATE_SOURCE,
             FIT_SOURCE,
+            SPILL_SOURCE,
             AGENT_SOURCE,
         ];
         started(api, &sources, c"memlab_agent", native)

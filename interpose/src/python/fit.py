@@ -2,14 +2,14 @@
 
 Embedded in libmemlab.so and run after guards.py, in the agent's namespace. `MEMLAB_FIT` has the decision as JSON:
 
-    {"reserved_bytes": 17179869184, "early_gradients": true, "loss_in_rows": true, "host_state_bytes": 2147483648,
+    {"early_gradients": true, "loss_in_rows": true, "host_state_bytes": 2147483648,
      "checkpoint": [{"root": "GPT", "modules": ["blocks.0"]}]}
 
 `root` is the class of an outermost module, and `modules` are names within it. Results stay the same bit for bit, or the
-program stops with the name of the module. PyTorch's allocator returns cached memory instead of reserving more than
-`reserved_bytes`. `early_gradients` releases gradients when the optimizer's step has ended. With `rehearse`, memlab runs the
-program on a simulated card, and reports what would read them. `loss_in_rows`: see fit_loss.py. `host_state_bytes`: see
-fit_state.py.
+program stops with the name of the module. `early_gradients` releases gradients when the optimizer's step has ended. With
+`rehearse`, memlab runs the program on a simulated card, and reports what would read them. `loss_in_rows`: see fit_loss.py.
+`host_state_bytes`: see fit_state.py. The program's limit keeps PyTorch's allocator within the size that was asked for, and
+spill.py makes room if more is needed.
 """
 
 import atexit
@@ -450,14 +450,17 @@ class _Fit:
         self.wanted = {part["root"]: list(part["modules"]) for part in decision.get("checkpoint", ())}
         self.releases_gradients = decision.get("early_gradients", False)
         self.rehearses = decision.get("rehearse", False)
-        self.reserved = decision.get("reserved_bytes")
-        self.bounded: set = set()  # Devices with that bound.
         self.missing = {(root, name) for root, names in self.wanted.items() for name in names}
         self.seen: Any = weakref.WeakSet()  # Roots to which the decision was applied.
         self.generator = torch.Generator
         self.plain = {*torch.nn.Module().__dict__, "forward"}  # Attributes that every module has.
         self.left_out: set = set()
         self.hook = None
+        self.loss: Any = None
+        self.host_state: Any = None
+
+    def warn(self, text):
+        self.native.warn(f"--fit: {text}")
 
     def attach(self):
         """Looks at each call of a module until the wanted ones are found. By the first call in training, frameworks have
@@ -469,13 +472,14 @@ class _Fit:
             optimizers.register_optimizer_step_post_hook(release)
         if self.loss_in_rows:
             report = (lambda text: self.native.warn(f"--fit: {text}")) if self.rehearses else None
-            _LossInRows(self.torch, report).install()
+            self.loss = _LossInRows(self.torch, report)
+            self.loss.install()
         if self.host_state_bytes:
-            host_state = _HostState(self.native, self.torch, self.tag_state, self.host_state_bytes, self.rehearses)
-            host_state.attach(optimizers)
+            self.host_state = _HostState(self.warn, self.torch, self.tag_state, self.host_state_bytes, self.rehearses)
+            self.host_state.attach(optimizers)
         if self.rehearses:
             atexit.register(self.say_missing)
-        if self.wanted or self.reserved:
+        if self.wanted:
             # PyTorch's advice to remove them would make it compile again.
             warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks")
             self.hook = self.torch.nn.modules.module.register_module_forward_pre_hook(self.before_forward)
@@ -488,26 +492,14 @@ class _Fit:
     def before_forward(self, module, _arguments):
         if self.torch.compiler.is_compiling():
             return  # Dynamo traces this line, and no break of the graph is needed.
-        if self.reserved and not self.bounded:
-            with _Harmless(lambda error: self.native.warn(f"--fit: the allocator is not bounded ({error})")):
-                self.bound(module)
         if type(module).__name__ not in self.wanted or not self.torch.is_grad_enabled() or module in self.seen:
             return
         with _Harmless(lambda error: self.native.warn(f"--fit is not applied to {type(module).__name__} ({error})")):
             self.apply(module)
 
-    def bound(self, module):
-        device = next((parameter.device for parameter in module.parameters() if parameter.device.type == "cuda"), None)
-        if device is not None:
-            self.bounded.add(device)
-            _, total = self.torch.cuda.mem_get_info(device)
-            self.torch.cuda.set_per_process_memory_fraction(min(1.0, self.reserved / total), device)
-            self.end_if_done()
-
     def end_if_done(self):
-        is_done = not self.missing and (self.bounded or not self.reserved)
         # Dynamo would compile everything again without the hook.
-        if is_done and self.hook is not None and "torch._dynamo" not in sys.modules:
+        if not self.missing and self.hook is not None and "torch._dynamo" not in sys.modules:
             self.hook.remove()
             self.hook = None
 

@@ -42,6 +42,8 @@ class _LossInRows:
         self.rows_bytes = rows_bytes
         self.least_rows = least_rows
         self.function = self.function_class()
+        self.is_on = True
+        self.largest = 0  # Bytes of float32 of the largest logits to which it applies.
         self.alone = None  # What `_holders` returns for logits that only the loss holds.
         self.sampled = None  # The same, while it is found.
 
@@ -53,6 +55,9 @@ class _LossInRows:
             if len(arguments) != 6 or self.torch.compiler.is_compiling() or not self.applies(*arguments):
                 return original(*arguments, **keywords)
             logits, target, _, reduction, ignored, _ = arguments
+            self.largest = max(self.largest, 4 * logits.numel())
+            if not self.is_on:
+                return original(*arguments, **keywords)
             if self.alone is None:
                 self.find_alone()
             if self.report is not None:

@@ -273,7 +273,7 @@ class _OptimizerState:
     def begin_to_leave(self):
         """Replaces `optimizer.state`. The tensors are copied and leave later."""
         optimizer = self.optimizer()
-        if self.is_off or self.original is not None or optimizer is None:
+        if self.is_off or self.original is not None or optimizer is None or not self.host_state.wanted_bytes:
             return
         if type(optimizer.state) is not collections.defaultdict or self.host_state.is_capturing():
             return
@@ -374,7 +374,7 @@ class _OptimizerState:
 
     def bring_back(self):
         """Brings everything back."""
-        with self.lock:
+        with self.lock, self.torch._C._DisableTorchDispatch():
             if self.original is None:
                 return
             self.come_back(1)
@@ -394,9 +394,9 @@ class _HostState:
     `wanted_bytes`: how much of each one's state leaves; tensors leave as a whole."""
 
     def __init__(
-        self, native, torch, tag, wanted_bytes, rehearses=False, least_bytes=_LEAST_STATE, batch_bytes=_BATCH_BYTES
+        self, warn, torch, tag, wanted_bytes=0, rehearses=False, least_bytes=_LEAST_STATE, batch_bytes=_BATCH_BYTES
     ):
-        self.native = native
+        self.warn = warn
         self.rehearses = rehearses  # On a simulated card, where values do not matter.
         self.torch = torch
         self.tag = tag
@@ -404,6 +404,7 @@ class _HostState:
         self.least_bytes = least_bytes
         self.batch_bytes = batch_bytes
         self.states: Any = weakref.WeakKeyDictionary()
+        self.hook: Any = None  # On calls of modules, while state leaves.
         self.calls = 0  # Calls of modules in forwards of training.
         self.warned: set = set()
         self.device: Any = None
@@ -417,7 +418,16 @@ class _HostState:
     def attach(self, optimizers):
         optimizers.register_optimizer_step_pre_hook(self.before_step)
         optimizers.register_optimizer_step_post_hook(self.after_step)
-        self.torch.nn.modules.module.register_module_forward_pre_hook(self.module_called)
+        if self.wanted_bytes:
+            self.move(self.wanted_bytes)
+
+    def move(self, wanted_bytes):
+        """Makes this much of each optimizer's state leave, after its next step."""
+        self.wanted_bytes = wanted_bytes
+        for state in self.states.values():
+            state.slots = []
+        if self.hook is None:
+            self.hook = self.torch.nn.modules.module.register_module_forward_pre_hook(self.module_called)
 
     def before_step(self, optimizer, *given):
         state = self.states.get(optimizer)
@@ -453,13 +463,14 @@ class _HostState:
             state.is_off = True
             self.warn_once(f"the optimizer's state stays on the GPU ({error})")
 
-        with _Harmless(stop), state.lock:
+        # The program's modes, such as that of `memlab.offload_activations`, do not see the copies.
+        with _Harmless(stop), state.lock, self.torch._C._DisableTorchDispatch():
             function()
 
     def warn_once(self, text):
         if text not in self.warned:
             self.warned.add(text)
-            self.native.warn(f"--fit: {text}")
+            self.warn(text)
 
     # The device.
 

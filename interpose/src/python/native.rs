@@ -15,6 +15,7 @@ use super::holders;
 use super::stacks::{arguments, is_compiling, is_in_backward, replicas, variables};
 use super::step_hook;
 use crate::cuda::driver_memory;
+use crate::limit::card;
 use crate::recorder::Recorder;
 use interpose_base::config::config;
 use interpose_base::locks;
@@ -53,7 +54,7 @@ pub fn reset_in_child() {
     locks::reset_in_child(&HELD_SIGNALS, None);
 }
 
-static METHODS: [Method; 35] = [
+static METHODS: [Method; 36] = [
     method(c"layer", layer),
     method(c"tensorless", tensorless),
     method(c"frame", frame),
@@ -82,6 +83,7 @@ static METHODS: [Method; 35] = [
     method(c"software", software),
     method(c"code", code),
     method(c"warn", warn),
+    method(c"spilled", spilled),
     method(c"run_again", run_again),
     method(c"run_later", run_later),
     method(c"finish", finish),
@@ -384,6 +386,24 @@ native_function!(
 native_function!(warn, c"s", (what: *const c_char = ptr::null()), |recorder| {
     recorder.warn(&String::from_utf8_lossy(text(what)))
 });
+
+/// Returns the bytes of a device that lie in host memory: now, and the most since the last call.
+///
+/// # Safety
+///
+/// Must be called by the interpreter, with the GIL, as a function of a module with positional arguments.
+unsafe extern "C" fn spilled(_: Object, arguments: Object) -> Object {
+    let Some(api) = Api::get() else { return ptr::null_mut() };
+    let mut device: c_int = 0;
+    // SAFETY: called by the interpreter, with the GIL; the variable is of the type the format names.
+    unsafe {
+        if (api.PyArg_ParseTuple)(arguments, c"i".as_ptr(), &raw mut device) == 0 {
+            return ptr::null_mut();
+        }
+        let (now, most) = card::take_spilled(device);
+        (api.Py_BuildValue)(c"KK".as_ptr(), now, most)
+    }
+}
 
 native_function!(run_again, c"", (), |recorder| recorder.python.run_again());
 

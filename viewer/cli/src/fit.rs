@@ -3,7 +3,7 @@
 
 mod changes;
 mod code;
-mod settings;
+pub(crate) mod settings;
 mod trial;
 
 use std::collections::BTreeSet;
@@ -16,6 +16,7 @@ use memlab_base::{output, text, trace_files};
 use memlab_follow::cards::{CardStatus, cards};
 use memlab_predict::advice::{MeasuredCosts, Recomputation, advise, recomputation};
 use memlab_predict::plan::Recording;
+use memlab_protocol::status::OnLimit;
 use memlab_units::format::{size, time_spent};
 
 use changes::{Changes, Decision, GRADIENTS, LOSS, STATE};
@@ -132,7 +133,10 @@ impl Fitted {
     /// Returns the environment in which the program fits; empty if it fits as it is.
     pub fn environment(&self) -> Environment {
         self.chosen.as_ref().map_or_else(Environment::new, |chosen| {
-            variables(&chosen.attempt.changes.applied(chosen.budget), &chosen.settings)
+            let mut environment = variables(&chosen.attempt.changes.applied(), &chosen.settings);
+            environment.push(("MEMLAB_LIMIT", format!("{}B", chosen.target)));
+            environment.push(("MEMLAB_ON_LIMIT", OnLimit::Spill.as_str().to_owned()));
+            environment
         })
     }
 

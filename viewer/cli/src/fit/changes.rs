@@ -53,7 +53,6 @@ impl Changes {
     /// The decision for a run on a simulated card.
     pub fn rehearsed(&self) -> Decision {
         let mut decision = Decision {
-            reserved_bytes: None,
             early_gradients: self.early_gradients,
             loss_in_rows: self.loss_in_rows,
             host_state_bytes: self.host_state_bytes,
@@ -72,16 +71,14 @@ impl Changes {
     }
 
     /// The decision for the program itself.
-    pub fn applied(&self, reserved_bytes: u64) -> Decision {
-        Decision { reserved_bytes: Some(reserved_bytes), rehearse: false, ..self.rehearsed() }
+    pub fn applied(&self) -> Decision {
+        Decision { rehearse: false, ..self.rehearsed() }
     }
 }
 
 /// The decision, as the agent reads it from `MEMLAB_FIT`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Decision {
-    /// Most bytes that PyTorch's allocator reserves. Beyond that it returns cached memory. `None`: no bound.
-    reserved_bytes: Option<u64>,
     early_gradients: bool,
     loss_in_rows: bool,
     host_state_bytes: u64,

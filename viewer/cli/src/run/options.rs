@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, ValueHint};
 
+use crate::fit::settings::AllocatorSettings;
 use memlab_base::arguments::{Appearance, checked_limits, on_limit, positive_size};
 use memlab_follow::notices;
 use memlab_protocol::status::OnLimit;
@@ -85,6 +86,10 @@ pub struct Options {
     /// Action at the limit [default: oom].
     #[arg(long, value_parser = on_limit(), requires = "limit", value_name = "WHAT")]
     on_limit: Option<OnLimit>,
+    /// Action when the card is full [default: oom]. spill: the program continues with memory on the host, which memlab then
+    /// makes room for.
+    #[arg(long, value_parser = on_limit(), value_name = "WHAT")]
+    on_oom: Option<OnLimit>,
     /// Make the program fit into SIZE of GPU memory, context included, without changing its results.
     ///
     /// memlab records three steps on a simulated card, chooses changes, and tries them before it starts the program.
@@ -122,8 +127,15 @@ impl Options {
         let offload = self.offload.map(|offload| ("MEMLAB_OFFLOAD", offload.setting().to_owned()));
         let limit = self.limit.clone().map(|limit| ("MEMLAB_LIMIT", limit));
         let on_limit = self.on_limit.map(|on_limit| ("MEMLAB_ON_LIMIT", on_limit.as_str().to_owned()));
+        let on_oom = self.on_oom.map(|on_oom| ("MEMLAB_ON_OOM", on_oom.as_str().to_owned()));
         let host_max = self.host_max.map(|bytes| ("MEMLAB_HOST_MAX", format!("{bytes}B")));
-        [time, time_every, timeline, offload, limit, on_limit, host_max].into_iter().flatten().collect()
+        [time, time_every, timeline, offload, limit, on_limit, on_oom, host_max].into_iter().flatten().collect()
+    }
+
+    /// The setting with which PyTorch's allocator can return a part of a segment, if memory may spill.
+    pub(super) fn allocator_settings(&self) -> Option<(&'static str, String)> {
+        let spills = [self.on_limit, self.on_oom].contains(&Some(OnLimit::Spill));
+        spills.then(AllocatorSettings::today).map(|settings| (settings.variable, settings.value))
     }
 }
 
@@ -165,7 +177,7 @@ mod tests {
         assert_eq!(settings("").unwrap(), []);
         assert_eq!(
             settings(
-                "--time --time-every 8 --timeline all --offload --limit 0:8GiB,1:4GiB --on-limit spill --host-max 64GiB"
+                "--time --time-every 8 --timeline all --offload --limit 0:8GiB,1:4GiB --on-limit spill --on-oom spill --host-max 64GiB"
             )
             .unwrap(),
             [
@@ -175,6 +187,7 @@ mod tests {
                 ("MEMLAB_OFFLOAD", "1".to_owned()),
                 ("MEMLAB_LIMIT", "0:8GiB,1:4GiB".to_owned()),
                 ("MEMLAB_ON_LIMIT", "spill".to_owned()),
+                ("MEMLAB_ON_OOM", "spill".to_owned()),
                 ("MEMLAB_HOST_MAX", format!("{}B", 64_u64 << 30)),
             ]
         );

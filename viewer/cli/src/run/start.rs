@@ -45,6 +45,7 @@ pub fn run(options: &Options, environment: Vec<(&'static str, String)>) -> anyho
         command.env("LD_PRELOAD", preload);
     }
     command.envs(options.settings());
+    command.envs(options.allocator_settings());
     command.envs(environment);
     let finder = Arc::new(Mutex::new(TraceFinder::new(&output, &run)));
     let mut noticing = None;
