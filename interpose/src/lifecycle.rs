@@ -10,7 +10,7 @@ use crate::cuda::dlsym::dlsym;
 use crate::cuda::hook_lookup;
 use crate::fork;
 use crate::gpu_time;
-use crate::limit::settings;
+use crate::limit::{card, settings};
 use crate::mover::pinning_ahead;
 use crate::python::agent;
 use crate::ranges::nvtx;
@@ -44,6 +44,8 @@ pub fn loaded() {
     panics::catch(|| settings::start(config()));
     if config().offload {
         enable_offloading();
+    } else if card::is_spilling() && is_preloaded() {
+        gate::enable(); // Spilled memory can then come back.
     }
     if !is_preloaded() {
         hook_running_program();

@@ -1,10 +1,12 @@
 //! Bytes of each device that are in host memory: the trace's `moved` lines.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 use memlab_trace::encode::{self, LineBuffer};
 use parking_lot::Mutex;
 
+use crate::limit::card::card;
 use crate::limit::spill;
 use crate::mover::progress::{self, Progress};
 use crate::recorder::Recorder;
@@ -29,6 +31,9 @@ pub fn record(recorder: &Recorder) -> bool {
     let Some(mut last) = LAST_RECORDED.try_lock() else { return false };
     last.keys().for_each(|&device| _ = now.entry(device).or_default()); // All of its host memory was freed.
     for (&device, &bytes) in &now {
+        if let Some(card) = card(device) {
+            card.most_on_host.fetch_max(bytes, Ordering::Relaxed);
+        }
         if last.get(&device).copied().unwrap_or(0) != bytes {
             recorder.log.append(encode::moved(&mut LineBuffer::<128>::new(), recorder.elapsed_ns(), device, bytes));
         }

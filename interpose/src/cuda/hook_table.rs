@@ -13,12 +13,12 @@ use super::read_back_hooks;
 use super::runtime_hooks;
 use super::vmm_hooks;
 use interpose_base::config;
-use interpose_driver::vmm::mode;
+use interpose_driver::vmm::gate;
 
 /// Hooks on the driver that every program needs.
 const ALWAYS: [&[DriverHook]; 4] =
     [allocation_hooks::HOOKS, vmm_hooks::HOOKS, device_hooks::HOOKS, capture_hooks::HOOKS];
-/// Hooks on the driver in programs that were started for offloading.
+/// Hooks on the driver in programs whose memory may move: those started for offloading, or with memory that may spill.
 const FOR_OFFLOADING: [&[DriverHook]; 2] = [gated::HOOKS, offload_hooks::HOOKS];
 /// Hooks on the driver in those programs, and in programs whose read-backs are recorded.
 const FOR_READ_BACKS: [&[DriverHook]; 1] = [read_back_hooks::HOOKS];
@@ -27,9 +27,9 @@ pub const RUNTIME: &[runtime_hooks::RuntimeHook] = runtime_hooks::HOOKS;
 
 /// The hooks on the driver that this program needs, without `cuGetProcAddress`.
 pub fn in_force() -> impl Iterator<Item = &'static DriverHook> {
-    let offloads = mode::is_enabled();
-    let for_offloading = if offloads { &FOR_OFFLOADING[..] } else { &[] };
-    let for_read_backs = if offloads || config::notes_read_backs() { &FOR_READ_BACKS[..] } else { &[] };
+    let moves = gate::is_enabled();
+    let for_offloading = if moves { &FOR_OFFLOADING[..] } else { &[] };
+    let for_read_backs = if moves || config::notes_read_backs() { &FOR_READ_BACKS[..] } else { &[] };
     ALWAYS.iter().chain(for_offloading).chain(for_read_backs).copied().flatten()
 }
 

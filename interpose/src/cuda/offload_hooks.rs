@@ -1,4 +1,4 @@
-//! Further hooks for a program started for offloading: attributes of addresses, memory that must not move, and contexts.
+//! Further hooks for a program whose memory may move: attributes of addresses, memory that must not move, and contexts.
 
 use std::ffi::{c_int, c_uint};
 
@@ -23,7 +23,7 @@ macro_rules! binds_memory {
                 CUDA_SUCCESS => Ok(()),
                 code => Err(Code(code)),
             };
-            let fixed = || if mode::is_enabled() { handles::fix(program_handle, MULTICAST, share) } else { None };
+            let fixed = || if mode::holds_memory() { handles::fix(program_handle, MULTICAST, share) } else { None };
             answer_ourselves_or(fixed, || bind(program_handle))
         } } }
     };
@@ -49,7 +49,7 @@ macro_rules! makes_context {
         driver_hook! { $name [] ($($arg: $type),*) { |real| {
             let _pass = gate::enter();
             let result = real($($arg),*);
-            if result == CUDA_SUCCESS && mode::is_enabled() {
+            if result == CUDA_SUCCESS {
                 contexts::created($context.value(), $device);
             }
             result
@@ -109,7 +109,7 @@ driver_hook_table! {
 
 /// Marks memory that other devices or processes reach by its address: it must not move.
 fn stays(result: c_int, address: u64, why: &'static str) {
-    if result == CUDA_SUCCESS && mode::is_enabled() {
+    if result == CUDA_SUCCESS && mode::holds_memory() {
         panics::catch(|| handles::fix_at(address, why));
     }
 }
@@ -118,7 +118,7 @@ fn stays(result: c_int, address: u64, why: &'static str) {
 ///
 /// The attribute decides the size of `to`.
 fn write_attribute(to: Out<u8>, attribute: c_int, pointer: u64) -> bool {
-    if to.is_null() || !mode::is_enabled() {
+    if to.is_null() || !mode::holds_memory() {
         return false;
     }
     match panics::catch(|| queries::attribute(pointer, attribute)).flatten() {

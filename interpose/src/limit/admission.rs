@@ -28,23 +28,20 @@ pub enum Admission {
 /// `caller` is the address of the driver's caller. PyTorch's caching allocator is refused once before anything spills, if
 /// that makes it release cached memory.
 pub fn admit(device: i32, bytes: u64, caller: usize) -> Admission {
-    let spare = spill::spare(device, caller);
-    decide(device, bytes, spare, |card, limit| {
+    decide(device, bytes, |card, limit| {
         let room_at_best = limit.saturating_sub(card.used()).saturating_add(card.returnable());
         room_at_best < bytes || spill::is_due(device, bytes, caller)
     })
 }
 
-/// `spare` bytes of the limit are left for others.
-pub fn decide(device: i32, bytes: u64, spare: u64, spills_now: impl FnOnce(&Card, u64) -> bool) -> Admission {
+pub fn decide(device: i32, bytes: u64, spills_now: impl FnOnce(&Card, u64) -> bool) -> Admission {
     let Some((card, limit)) = limited(device) else { return Admission::Granted(Reservation::for_nothing(device)) };
-    let limit = limit.saturating_sub(spare);
     overhead::look_up_if_old(device, card);
-    let mut granted = reserve(device, card, bytes, limit);
+    let mut granted = reserve(device, card, bytes);
     if granted.is_none() && bytes <= limit {
         // Unused memory of pools, or an outdated overhead, may be the only obstacle.
         overhead::make_room(device, card);
-        granted = reserve(device, card, bytes, limit);
+        granted = reserve(device, card, bytes);
     }
     match granted {
         Some(reservation) => Admission::Granted(reservation),
@@ -53,9 +50,9 @@ pub fn decide(device: i32, bytes: u64, spare: u64, spills_now: impl FnOnce(&Card
     }
 }
 
-fn reserve(device: i32, card: &Card, bytes: u64, limit: u64) -> Option<Reservation> {
+fn reserve(device: i32, card: &Card, bytes: u64) -> Option<Reservation> {
     let in_flight = InFlight::begin();
-    card.charge_if_it_fits(bytes, limit).then(|| Reservation { device, bytes, _in_flight: Some(in_flight) })
+    card.charge_if_it_fits(bytes).then(|| Reservation { device, bytes, _in_flight: Some(in_flight) })
 }
 
 /// Reserves room for an allocation in progress; dropping it returns the room.

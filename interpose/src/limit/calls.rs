@@ -64,7 +64,8 @@ pub fn take(
                 });
                 return result;
             }
-            if result != CUDA_ERROR_OUT_OF_MEMORY || !spill::is_due_when_full(current_device(), call.bytes, call.caller) {
+            let is_full = result == CUDA_ERROR_OUT_OF_MEMORY && calls::current_context() != 0;
+            if !is_full || !spill::is_due_when_full(current_device(), call.bytes, call.caller) {
                 return result;
             }
         }
@@ -150,12 +151,14 @@ pub fn take_from_pool(call: &Call, from: PoolCall, real: impl Fn() -> c_int) -> 
 
 /// Takes host memory if the device was full and may then spill. `result`: the outcome of the real call.
 fn or_from_host(call: &Call, from: PoolCall, result: c_int) -> c_int {
-    let may_spill = || result == CUDA_ERROR_OUT_OF_MEMORY && !from.pointer.is_null() && call.bytes > 0;
-    let allocated = || {
-        let is_due = spill::is_due_when_full(current_device(), call.bytes, call.caller);
-        (is_due && !calls::is_capturing(from.stream as u64)).then(|| spill::allocate(call.bytes)).flatten()
-    };
-    match may_spill().then(|| panics::catch(allocated).flatten()).flatten() {
+    if result != CUDA_ERROR_OUT_OF_MEMORY || from.pointer.is_null() || call.bytes == 0 {
+        return result;
+    }
+    let allocated = panics::catch(|| {
+        let may_spill = spill::is_allowed(current_device()) && !calls::is_capturing(from.stream as u64);
+        may_spill.then(|| spill::allocate(call.bytes)).flatten()
+    });
+    match allocated.flatten() {
         Some(address) => {
             from.pointer.set(address);
             CUDA_SUCCESS
@@ -199,7 +202,7 @@ fn within_limit(device: i32, call: &Call, from: PoolCall, real: impl Fn() -> c_i
         }
     }
     // Not refused first: PyTorch's allocator of this kind caches no memory that it could release.
-    if let Admission::Granted(_reservation) = decide(device, need, 0, |_, _| true)
+    if let Admission::Granted(_reservation) = decide(device, need, |_, _| true)
         && let Some(result) = attempt(need)
     {
         return result;
@@ -228,7 +231,7 @@ pub fn take_in_graph(bytes: u64, real: impl FnOnce() -> c_int) -> c_int {
 }
 
 fn fits_alone(device: i32, bytes: u64) -> Option<()> {
-    matches!(decide(device, footprint(DriverKind::Device, bytes), 0, |_, _| true), Admission::Granted(_)).then_some(())
+    matches!(decide(device, footprint(DriverKind::Device, bytes), |_, _| true), Admission::Granted(_)).then_some(())
 }
 
 /// Creates the memory of a `cuMemCreate`: on the device within the limit, and beyond it on the host if spilling is on.

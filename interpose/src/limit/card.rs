@@ -36,8 +36,8 @@ pub struct Card {
     pub looked_up_ms: AtomicU64,
     /// Bytes in host memory because the device had no room.
     pub spilled: AtomicU64,
-    /// The most bytes of `spilled` since they were last asked for.
-    most_spilled: AtomicU64,
+    /// The most bytes in host memory since they were last asked for.
+    pub most_on_host: AtomicU64,
     /// Bytes that PyTorch's caching allocator has reserved and not handed out.
     pub kept_by_allocator: AtomicU64,
     /// Those of them that the allocator could not return when it was last refused memory.
@@ -55,7 +55,7 @@ impl Card {
             overhead: AtomicI64::new(0),
             looked_up_ms: AtomicU64::new(NEVER_LOOKED_UP),
             spilled: AtomicU64::new(0),
-            most_spilled: AtomicU64::new(0),
+            most_on_host: AtomicU64::new(0),
             kept_by_allocator: AtomicU64::new(0),
             unreturnable: AtomicU64::new(0),
         }
@@ -91,10 +91,10 @@ impl Card {
     }
 
     /// Charges `bytes` if they fit under the limit.
-    pub fn charge_if_it_fits(&self, bytes: u64, limit: u64) -> bool {
+    pub fn charge_if_it_fits(&self, bytes: u64) -> bool {
         let charged = self.charged.fetch_update(Ordering::AcqRel, Ordering::Acquire, |charged| {
             let after = charged.checked_add(bytes)?;
-            let fits = after.saturating_add_signed(self.beside_charged()) <= limit;
+            let fits = after.saturating_add_signed(self.beside_charged()) <= self.limit.load(Ordering::Relaxed);
             fits.then_some(after)
         });
         charged.is_ok()
@@ -124,6 +124,11 @@ static ANY_LIMIT: AtomicBool = AtomicBool::new(false);
 #[inline]
 pub fn is_any_limited() -> bool {
     ANY_LIMIT.load(Ordering::Relaxed)
+}
+
+/// Returns true if memory may spill on any device.
+pub fn is_spilling() -> bool {
+    CARDS.iter().any(|card| card.spills.load(Ordering::Relaxed))
 }
 
 /// Updates the check of [`is_any_limited`].
@@ -173,17 +178,8 @@ pub fn taken(device: i32, bytes: u64) {
 /// Counts `bytes` in host memory that belong on the device.
 pub fn spilled(device: i32, bytes: u64) {
     if let Some(card) = card(device) {
-        let now = card.spilled.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        card.most_spilled.fetch_max(now, Ordering::Relaxed);
+        card.spilled.fetch_add(bytes, Ordering::Relaxed);
     }
-}
-
-/// Returns the spilled bytes of a device: now, and the most since the last call.
-pub fn take_spilled(device: i32) -> (u64, u64) {
-    card(device).map_or((0, 0), |card| {
-        let now = card.spilled.load(Ordering::Relaxed);
-        (now, card.most_spilled.swap(now, Ordering::Relaxed).max(now))
-    })
 }
 
 /// Subtracts spilled `bytes` that were freed or moved back to the device.
@@ -231,7 +227,7 @@ pub fn reset_in_child() {
         card.charged.store(0, Ordering::Relaxed);
         card.reserved.store(0, Ordering::Relaxed);
         card.spilled.store(0, Ordering::Relaxed);
-        card.most_spilled.store(0, Ordering::Relaxed);
+        card.most_on_host.store(0, Ordering::Relaxed);
         card.look_up_again();
     }
 }
@@ -263,13 +259,13 @@ mod tests {
         let card = limited_card(100);
         card.overhead.store(40, Ordering::Relaxed);
         // THEN 60 bytes fit, and not one more
-        assert!(card.charge_if_it_fits(60, 100));
-        assert!(!card.charge_if_it_fits(1, 100));
+        assert!(card.charge_if_it_fits(60));
+        assert!(!card.charge_if_it_fits(1));
         assert_eq!(card.used(), 100);
         // AND returned bytes can be charged again
         card.uncharge(10);
-        assert!(!card.charge_if_it_fits(11, 100));
-        assert!(card.charge_if_it_fits(10, 100));
+        assert!(!card.charge_if_it_fits(11));
+        assert!(card.charge_if_it_fits(10));
     }
 
     #[test]
@@ -278,7 +274,7 @@ mod tests {
         card.charge(90);
         card.overhead.store(-50, Ordering::Relaxed);
         assert_eq!(card.used(), 40);
-        assert!(card.charge_if_it_fits(60, 100));
+        assert!(card.charge_if_it_fits(60));
         card.overhead.store(i64::MIN, Ordering::Relaxed);
         assert_eq!(card.used(), 0, "never below nothing");
     }
@@ -300,7 +296,7 @@ mod tests {
                         for _ in 0..5_000 {
                             if random.u64(..2) == 0 {
                                 let bytes = 1 + random.u64(..900);
-                                if card.charge_if_it_fits(bytes, LIMIT) {
+                                if card.charge_if_it_fits(bytes) {
                                     let now = held.fetch_add(bytes, Ordering::AcqRel) + bytes;
                                     most.fetch_max(now, Ordering::AcqRel);
                                     mine.push(bytes);

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 
-use super::card::{GRANULE, card, limited};
+use super::card::{GRANULE, card};
 use interpose_base::loaded_objects;
 use interpose_base::locks;
 use interpose_driver::caller;
@@ -23,9 +23,6 @@ use interpose_driver::vmm::{allocations, handles, host_memory, mode, queries, to
 
 /// The cached memory, in bytes, for which PyTorch's allocator is refused an allocation on a large card.
 const WORTH_RETURNING: u64 = 256 << 20;
-
-/// Bytes of a large limit that PyTorch's allocator leaves for libraries.
-const SPARE: u64 = 160 << 20;
 
 /// A pinned block that replaces a device allocation.
 struct Pinned {
@@ -42,15 +39,6 @@ thread_local! {
     ///
     /// It spills when it is repeated.
     static REFUSED_REQUEST: Cell<Option<(i32, u64)>> = const { Cell::new(None) };
-}
-
-/// Bytes of the limit that an allocation leaves free while memory may spill.
-///
-/// PyTorch's allocator leaves some for libraries, whose workspaces are used at each operation, and stay where they are.
-pub(super) fn spare(device: i32, caller: usize) -> u64 {
-    limited(device)
-        .filter(|(card, _)| card.spills.load(Ordering::Relaxed) && is_caching_allocator(caller))
-        .map_or(0, |(_, limit)| SPARE.min(limit / 32))
 }
 
 /// Returns true if an allocation beyond the limit spills now.
@@ -77,8 +65,11 @@ pub(super) fn is_due(device: i32, bytes: u64, caller: usize) -> bool {
 
 /// Returns true if an allocation for which the driver had no memory spills now: see [`is_due`].
 pub(super) fn is_due_when_full(device: i32, bytes: u64, caller: usize) -> bool {
-    let spills = card(device).is_some_and(|card| card.spills.load(Ordering::Relaxed));
-    spills && bytes > 0 && calls::current_context() != 0 && is_due(device, bytes, caller)
+    is_allowed(device) && bytes > 0 && is_due(device, bytes, caller)
+}
+
+pub(super) fn is_allowed(device: i32) -> bool {
+    card(device).is_some_and(|card| card.spills.load(Ordering::Relaxed))
 }
 
 /// Ends a successful request: the thread's next one is refused first again.
@@ -155,6 +146,12 @@ pub fn pinned_bytes() -> BTreeMap<i32, u64> {
         *by_device.entry(block.device).or_default() += block.bytes;
     }
     by_device
+}
+
+/// Bytes of a device that are in host memory: now, and the most since the last call.
+pub fn take_most(device: i32) -> (u64, u64) {
+    let now = totals::host_bytes_of(device).unwrap_or(0) + pinned_on(device);
+    (now, card(device).map_or(now, |card| card.most_on_host.swap(now, Ordering::Relaxed).max(now)))
 }
 
 pub(super) fn pinned_on(device: i32) -> u64 {

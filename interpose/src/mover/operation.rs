@@ -41,7 +41,8 @@ impl MoveRequest {
 
 /// Starts an operation on a new thread.
 pub fn start(request: MoveRequest, timeout: Duration) -> Result<&'static Progress, String> {
-    if !mode::is_enabled() {
+    let can_move = mode::is_enabled() || matches!(request, MoveRequest::Restore { .. }) && gate::is_enabled();
+    if !can_move {
         return Err(format!("{}: start it with `memlab run --offload`, or use --full", NOT_STARTED_FOR_IT));
     }
     let mut current = progress::current();

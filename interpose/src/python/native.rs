@@ -15,7 +15,7 @@ use super::holders;
 use super::stacks::{arguments, is_compiling, is_in_backward, replicas, variables};
 use super::step_hook;
 use crate::cuda::driver_memory;
-use crate::limit::card;
+use crate::limit::spill;
 use crate::recorder::Recorder;
 use interpose_base::config::config;
 use interpose_base::locks;
@@ -400,7 +400,7 @@ unsafe extern "C" fn spilled(_: Object, arguments: Object) -> Object {
         if (api.PyArg_ParseTuple)(arguments, c"i".as_ptr(), &raw mut device) == 0 {
             return ptr::null_mut();
         }
-        let (now, most) = card::take_spilled(device);
+        let (now, most) = panics::catch(|| spill::take_most(device)).unwrap_or((0, 0));
         (api.Py_BuildValue)(c"KK".as_ptr(), now, most)
     }
 }

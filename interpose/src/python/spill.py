@@ -4,7 +4,7 @@ Embedded in libmemlab.so and run before agent.py, in its namespace. Kernels use 
 after each step of the optimizer that needed it, the next of these changes is made. All leave results as they are, bit for
 bit, and each is measured before the next one:
 
-1. PyTorch returns cached memory before the optimizer steps. Memory that is taken again then finds room on the GPU.
+1. Around the optimizer's step, PyTorch returns cached memory, and memory in use moves back, as far as there is room.
 2. The loss is computed in rows: see fit_loss.py.
 3. State of the optimizer is on the host between steps (see fit_state.py), if a half of it is enough.
 4. Activations leave the GPU, as with `memlab.offload_activations`. Its budget is what they took, less what is missing.
@@ -13,6 +13,7 @@ bit, and each is measured before the next one:
 What still does not fit stays on the host.
 """
 
+import ctypes
 import importlib
 import os
 import weakref
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from guards import _Harmless
 
 _LEAST_MISSING = 64 << 20  # Bytes of room beyond what was missing.
+_RESTORE_SECONDS = 5
+_LEAST_EFFECT = 16  # A change that saves less than this part of what is missing is not made.
 _LEAST_SHARE = 16  # The least budget is this part of the activations.
 
 
@@ -31,22 +34,18 @@ def _size(nbytes):
     return f"{nbytes / 2**30:.2f} GiB"
 
 
-def _uses(torch, tensor):
-    """Returns the number of references to a tensor's memory."""
-    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
-
-
 class _AwayActivations:
     """Measures the activations of forwards, and keeps them within a budget once it has one.
 
     A forward is a call of an outermost module in which autograd records."""
 
-    def __init__(self, torch, fail):
+    def __init__(self, torch, away, fail):
         self.torch = torch
+        self.away = away  # Returns the bytes of other memory that is on the host for a part of the step.
         self.fail = fail  # Called with an exception, after which activations stay.
         self.offload: Any = None  # Makes the block of a forward with a budget.
         self.budget: Any = None
-        self.largest = 0  # Most bytes that a forward without a budget left on the GPU.
+        self.largest: Any = None  # Most bytes that a forward without a budget left on the GPU.
         self.outer: Any = None  # The outermost module that runs.
         self.depth = 0  # Of its calls within each other.
         self.block: Any = None
@@ -69,6 +68,9 @@ class _AwayActivations:
         self.offload = importlib.import_module("memlab").offload_activations
         self.budget = budget
 
+    def allocated(self):
+        return self.torch.cuda.memory_allocated() + self.away()
+
     def begin(self, module, _arguments):
         torch = self.torch
         if torch.compiler.is_compiling():
@@ -77,7 +79,7 @@ class _AwayActivations:
             self.depth += module is self.outer
         elif torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:  # -1: not in backward.
             with _Harmless(self.fail):
-                self.before = torch.cuda.memory_allocated()
+                self.before = self.allocated()
                 if self.budget is not None:
                     block = self.offload(self.budget)
                     block.__enter__()
@@ -94,7 +96,7 @@ class _AwayActivations:
                 if block is not None:
                     block.__exit__(None, None, None)
                 else:
-                    self.largest = max(self.largest, self.torch.cuda.memory_allocated() - self.before)
+                    self.largest = max(self.largest or 0, self.allocated() - self.before)
 
 
 class _Spilling:
@@ -106,16 +108,18 @@ class _Spilling:
         self.loss = fit.loss if fit is not None else None
         self.host_state = fit.host_state if fit is not None else None
         self.tag_state = tag_state
-        self.activations: Any = _AwayActivations(torch, self.activations_fail)
+        self.activations: Any = _AwayActivations(torch, self.state_away, self.activations_fail)
         self.optimizer: Any = None  # Whose steps are counted: weak.
         self.device: Any = None
-        self.uses_of_one = _uses(torch, torch.zeros(1, device="cpu"))
+        self.library = ctypes.CDLL(None)  # Preloaded.
+        self.may_restore = hasattr(self.library, "memlab_restore")
         self.pid = os.getpid()
         self.steps = 0
         self.most = 0  # Most bytes on the host in this step.
         self.patience = 0  # Steps until the last change has its effect.
         self.is_clear = True
         self.has_given_up = False
+        self.has_warned_of_step = False
 
     def attach(self, optimizers):
         if self.loss is None:
@@ -134,23 +138,25 @@ class _Spilling:
 
     def before_step(self, optimizer, *_):
         with _Harmless(self.stop):
-            if self.is_mine(optimizer) and self.take_back():
-                # The state that the first step makes would take the free memory beside them.
-                self.renew_gradients(optimizer)
-                self.take_back()
+            if self.is_mine(optimizer):
+                self.take_back()  # Before the first step makes the state.
 
     def after_step(self, optimizer, *_):
         with _Harmless(self.stop):
             if not self.is_mine(optimizer):
                 return
             self.steps += 1
-            self.take_back()
             most, self.most = self.most, 0
+            self.take_back()
+            in_step, self.most = self.most, 0
             if self.patience:
                 self.patience -= 1
             elif most:
                 self.is_clear = False
                 self.make_room(most, optimizer)
+            elif in_step:
+                self.is_clear = False
+                self.warn_of_step(in_step)
             elif not self.is_clear:
                 self.is_clear = True
                 if self.activations.budget is None:
@@ -184,29 +190,26 @@ class _Spilling:
         return known is optimizer
 
     def take_back(self):
-        """Returns cached memory to the driver if there is memory on the host. Returns the bytes that are still there."""
+        """Brings memory back from the host: returns cached memory to the driver, and moves the rest as far as there is room."""
         now, most = self.native.spilled(self.device.index)
         self.most = max(self.most, most)
-        if now and not self.torch.cuda.is_current_stream_capturing():
-            # PyTorch keeps a workspace for the matrix products of each thread.
-            getattr(self.torch._C, "_cuda_clearCublasWorkspaces", int)()
-            self.torch.cuda.empty_cache()
-            now, _ = self.native.spilled(self.device.index)
-        return now
+        if not now or self.torch.cuda.is_current_stream_capturing():
+            return
+        self.torch.cuda.empty_cache()
+        now, _ = self.native.spilled(self.device.index)
+        if now and self.may_restore:
+            why = ctypes.create_string_buffer(1024)
+            # The GIL is free meanwhile: other threads may need it to reach a point at which memory can move.
+            failed = self.library.memlab_restore(ctypes.c_double(_RESTORE_SECONDS), 0, why, ctypes.c_size_t(len(why)))
+            if failed and b"no room" not in why.value and b"nothing is" not in why.value:
+                self.may_restore = False
+                self.warn(f"{self.device}: memory cannot come back from the host: {why.value.decode(errors='replace')}")
 
-    def renew_gradients(self, optimizer):
-        """Gives gradients new memory, on the GPU. Otherwise they hold their memory on the host until the next backward, and
-        PyTorch's cache keeps it for the gradients that follow."""
-        for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
-            gradient = parameter.grad
-            if (
-                type(gradient) is self.torch.Tensor
-                and gradient.device == self.device
-                and gradient.layout is self.torch.strided
-                and gradient.untyped_storage().nbytes() == gradient.nbytes
-                and _uses(self.torch, gradient) == self.uses_of_one
-            ):
-                gradient.data = gradient.detach().clone()
+    def warn_of_step(self, nbytes):
+        if not self.has_warned_of_step:
+            self.has_warned_of_step = True
+            found = f"{self.device}: {_size(nbytes)} were on the host while the optimizer updated the weights"
+            self.warn(f"{found}. Its temporary tensors need them: fused=True makes none")
 
     def make_room(self, most, optimizer):
         missing = most + most // 16 + _LEAST_MISSING
@@ -218,29 +221,34 @@ class _Spilling:
             self.warn(f"{found}. The loss is now computed in rows")
             return
         state = self.state_bytes(optimizer)
+        least = most // _LEAST_EFFECT
         moved = self.host_state.wanted_bytes
         if moved == 0 and missing <= state // 2:
             self.host_state.move(missing)
             self.patience = 2
             self.warn(f"{found}. {_size(missing)} of the optimizer's state are now on the host between steps")
             return
-        if activations.handles and not activations.largest and activations.budget is None:
+        if activations.handles and activations.largest is None:
             return  # Known after the next step.
-        before = activations.largest if activations.budget is None else activations.budget
-        budget = max(before - missing - missing // 4, activations.largest // _LEAST_SHARE)
-        if activations.handles and budget < before:
+        largest = activations.largest or 0
+        before = largest if activations.budget is None else activations.budget
+        budget = max(before - missing - missing // 4, largest // _LEAST_SHARE)
+        if activations.handles and before - budget > least:
             with _Harmless(self.activations_fail):
                 activations.limit(budget)
                 self.patience = 3  # Two forwards measure.
-                self.warn(f"{found}. Activations now keep {_size(budget)} of {_size(activations.largest)} on the GPU")
+                self.warn(f"{found}. Activations now keep {_size(budget)} of {_size(largest)} on the GPU")
             return
-        if moved < state:
+        if state - moved > least:
             self.host_state.move(state)
             self.patience = 2
             self.warn(f"{found}. All of the optimizer's state is now on the host between steps")
             return
         self.has_given_up = True
         self.warn(f"{found}. It stays there: memlab has nothing more to move")
+
+    def state_away(self):
+        return sum(state.away_size for state in list(self.host_state.states.values()))
 
     def state_bytes(self, optimizer):
         values = (value for state in optimizer.state.values() for value in state.values())

@@ -76,6 +76,11 @@ pub fn enable() {
     ENABLED.store(true, Ordering::Release);
 }
 
+/// Returns true if the program's GPU work passes the gate.
+pub fn is_enabled() -> bool {
+    ENABLED.load(Ordering::Relaxed)
+}
+
 /// Passes the gate, waiting while it is closed.
 ///
 /// The caller may hold any lock of the program, and the GIL.
