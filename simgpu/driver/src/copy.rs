@@ -1,5 +1,7 @@
 //! Copying and filling memory, at the time of the call.
 
+use std::sync::OnceLock;
+
 use simgpu_observer::Task;
 
 use crate::api::api;
@@ -26,10 +28,18 @@ const HOST_TO_DEVICE: Sides = Sides { to_device: true, from_device: false };
 const DEVICE_TO_HOST: Sides = Sides { to_device: false, from_device: true };
 const DEVICE_TO_DEVICE: Sides = Sides { to_device: true, from_device: true };
 
+/// Copies from the host of this size are left out with `SIMGPU_DROP_COPIES=1`: they are weights, which no kernel reads.
+const LARGE_COPY: usize = 4 << 20;
+
+fn drops_large_copies() -> bool {
+    static DROPS: OnceLock<bool> = OnceLock::new();
+    *DROPS.get_or_init(|| std::env::var_os("SIMGPU_DROP_COPIES").is_some())
+}
+
 /// # Safety
 /// Addresses that are not this driver's memory are host memory that the caller vouches for.
 unsafe fn copy(to: u64, from: u64, bytes: usize, sides: Sides, order: Order) -> Answer {
-    let (droppable, submitted_work) = {
+    let (droppable, dropped, submitted_work) = {
         let mut state = state()?;
         let task = submitted::copy(&state, to, from, bytes as u64, order.is_async());
         let now = accept(&mut state, order, Work::MEMCPY, task)?;
@@ -40,14 +50,17 @@ unsafe fn copy(to: u64, from: u64, bytes: usize, sides: Sides, order: Order) -> 
         }
         let on_device = |address| state.space.find(address).is_some_and(|block| !block.is_host());
         let droppable = on_device(to) && on_device(from) && to.abs_diff(from) >= bytes as u64;
-        if on_device(to) {
+        let dropped = bytes >= LARGE_COPY && on_device(to) && !on_device(from) && drops_large_copies();
+        if on_device(to) && !dropped {
             written::note(to, bytes as u64);
         }
-        (droppable, done(&state, order, task))
+        (droppable, dropped, done(&state, order, task))
     };
     // SAFETY: both ranges were checked to be accessible memory of this driver, or are the caller's host memory.
     unsafe {
-        if droppable {
+        if dropped {
+            pages::zero(to, bytes as u64);
+        } else if droppable {
             pages::copy(to, from, bytes as u64);
         } else {
             std::ptr::copy(from as *const u8, to as *mut u8, bytes);

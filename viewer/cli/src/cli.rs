@@ -120,7 +120,7 @@ pub fn main() -> ExitCode {
     let cli = Cli::try_parse().unwrap_or_else(|error| in_words(with_suggestion(error)).exit());
     let result = match cli.command {
         Command::Run(options) => fit::environment(&options)
-            .and_then(|fitted| run::run(&options, fitted))
+            .and_then(|fitted| run::run(&options, &fitted.variables))
             .map(|ended| ended.exit_like_child()),
         Command::Top(options) => top::run(&options),
         Command::View(options) => view::run(&options),

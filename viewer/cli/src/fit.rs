@@ -3,6 +3,7 @@
 
 mod changes;
 mod code;
+mod paged;
 pub(crate) mod settings;
 mod trial;
 
@@ -19,11 +20,13 @@ use memlab_predict::plan::Recording;
 use memlab_protocol::status::OnLimit;
 use memlab_units::format::{size, time_spent};
 
-use changes::{Changes, Decision, GRADIENTS, LOSS, STATE};
+use changes::{Changes, GRADIENTS, LOSS, STATE, WEIGHTS};
+use paged::{PagedModule, change_budgets};
 use settings::AllocatorSettings;
-use trial::{CardNeeds, Environment, Outcome, STEPS, Trial, Tried, step_ns};
+use tempfile::TempDir;
+use trial::{CardNeeds, Environment, Outcome, Rehearsal, STEPS, Trial, Tried, step_ns};
 
-use crate::recording::{Running, unreadable};
+use crate::recording::{STARTUP_OF_PAGED, python_path, unreadable};
 use crate::run::Options;
 
 /// Number of selections of modules that are tried with the same other changes.
@@ -31,6 +34,9 @@ const MAX_ATTEMPTS: usize = 5;
 
 /// The card of a machine without one.
 const DEFAULT_CARD: &str = "h100";
+
+/// Share of the target that may stay unused when weights are paged: one part in so many.
+const PAGED_TOLERANCE: u64 = 32;
 
 /// Share of the target that stays free, in percent: the model of the allocator is that inaccurate.
 const MARGIN_PERCENT: u64 = 1;
@@ -68,13 +74,20 @@ struct Chosen {
     settings: AllocatorSettings,
 }
 
+/// Variables with which a program fits, and the folder of files that they name.
+#[derive(Default)]
+pub struct FittedEnvironment {
+    pub variables: Vec<(&'static str, OsString)>,
+    _folder: Option<TempDir>,
+}
+
 /// Returns the environment for `memlab run`; empty without `--fit`, or if the program fits as it is.
 ///
 /// # Errors
 ///
 /// As [`choose`].
-pub fn environment(options: &Options) -> anyhow::Result<Environment> {
-    let Some(size) = options.fit else { return Ok(Environment::new()) };
+pub fn environment(options: &Options) -> anyhow::Result<FittedEnvironment> {
+    let Some(size) = options.fit else { return Ok(FittedEnvironment::default()) };
     let (command, without) = (&*options.command, &*options.fit_without);
     let fitted =
         choose(Request { command, size, without, from: options.fit_from.as_deref().map(recorded).transpose()? })?;
@@ -82,7 +95,7 @@ pub fn environment(options: &Options) -> anyhow::Result<Environment> {
     if let Some(code) = fitted.code().filter(|_| options.fit_print) {
         output::note(format_args!("the changes as code:\n{code}"));
     }
-    Ok(fitted.environment())
+    fitted.environment()
 }
 
 /// Chooses the changes with which a program fits.
@@ -131,13 +144,25 @@ pub fn recorded(trace: &Path) -> anyhow::Result<Recording> {
 
 impl Fitted {
     /// Returns the environment in which the program fits; empty if it fits as it is.
-    pub fn environment(&self) -> Environment {
-        self.chosen.as_ref().map_or_else(Environment::new, |chosen| {
-            let mut environment = variables(&chosen.attempt.changes.applied(), &chosen.settings);
-            environment.push(("MEMLAB_LIMIT", format!("{}B", chosen.target)));
-            environment.push(("MEMLAB_ON_LIMIT", OnLimit::Spill.as_str().to_owned()));
-            environment
-        })
+    ///
+    /// # Errors
+    ///
+    /// If the files that page modules cannot be written.
+    pub fn environment(&self) -> anyhow::Result<FittedEnvironment> {
+        let Some(Chosen { attempt, target, budget, settings, .. }) = &self.chosen else {
+            return Ok(FittedEnvironment::default());
+        };
+        let variables = variables(&attempt.changes, Some(*budget), settings);
+        let mut variables: Vec<_> = variables.into_iter().map(|(name, value)| (name, OsString::from(value))).collect();
+        variables.push(("MEMLAB_LIMIT", format!("{target}B").into()));
+        variables.push(("MEMLAB_ON_LIMIT", OnLimit::Spill.as_str().into()));
+        let mut folder = None;
+        if attempt.changes.paged().next().is_some() {
+            let created = tempfile::Builder::new().prefix("memlab-page-").tempdir()?;
+            variables.push(("PYTHONPATH", python_path(created.path(), STARTUP_OF_PAGED)?));
+            folder = Some(created);
+        }
+        Ok(FittedEnvironment { variables, _folder: folder })
     }
 
     /// Returns the changes as code; `None` if none are necessary.
@@ -158,7 +183,8 @@ impl fmt::Display for Fitted {
         let needed = size(attempt.needs.at_ease.min(*target));
         write!(f, ". Fits in {needed} with {}", attempt.changes.described())?;
         match (unchanged_ns, attempt.step_ns) {
-            (Some(unchanged), Some(changed)) if *unchanged > 0 => {
+            // Waits for the weights of paged modules are not simulated.
+            (Some(unchanged), Some(changed)) if *unchanged > 0 && attempt.changes.paged().next().is_none() => {
                 let (added, step) = (time_spent(changed.saturating_sub(*unchanged)), time_spent(*unchanged));
                 write!(f, ": about +{added} of GPU time on a step of {step}")
             }
@@ -200,7 +226,8 @@ struct Attempt {
 impl Attempt {
     /// Order by cost. Waits for copies of the optimizer's state are not simulated, and they can take longer than a step.
     fn cost(&self) -> (u64, Option<u64>, usize) {
-        (self.changes.host_state_bytes, self.step_ns, self.changes.modules().len())
+        let streamed: u64 = self.changes.paged().map(PagedModule::streamed_bytes).sum();
+        (self.changes.host_state_bytes + streamed, self.step_ns, self.changes.modules().len())
     }
 }
 
@@ -214,15 +241,16 @@ impl Fitting<'_> {
             loss_in_rows: is_wanted(LOSS),
             host_state_bytes: 0,
             recomputed: None,
+            modules_moved: Vec::new(),
         };
-        let may_move_state = is_wanted(STATE);
+        let (may_move_state, may_page) = (is_wanted(STATE), is_wanted(WEIGHTS));
         let (recording, changed) = match recorded {
             Some(recording) => (recording, None),
             None => {
                 // Most programs need the first changes. They run beside the unchanged program to save time.
                 let unchanged = self.trial.start(Environment::new())?;
                 let changed = self.start(&changes)?;
-                (unchanged.finish()?, Some(changed))
+                (unchanged.recording()?, Some(changed))
             }
         };
         let peaks = recording.model.peaks(recording.device);
@@ -240,7 +268,12 @@ impl Fitting<'_> {
                 size(rest)
             )));
         };
+        let is_training = recording.model.steps_ended() > 0;
+        changes.early_gradients &= is_training;
         if let Some(base) = self.attempt(&mut changes, changed)? {
+            if !is_training && may_page {
+                self.page(&mut changes, &base)?;
+            }
             self.select_modules(&mut changes, &base, budget)?;
             if !self.tried.iter().any(|attempt| attempt.needs.at_ease <= target) {
                 self.change_most(&mut changes, &base, may_move_state)?;
@@ -313,23 +346,51 @@ impl Fitting<'_> {
         Ok(())
     }
 
+    /// Pages as much of the weights as is necessary, for a program that trains nothing.
+    ///
+    /// `base`: the program with all its weights on the GPU.
+    fn page(&mut self, changes: &mut Changes, base: &Outcome) -> anyhow::Result<()> {
+        let mut needs = base.needs;
+        changes.modules_moved.clone_from(&base.moved.modules);
+        let (target, tolerance) = (i128::from(self.target), i128::from(self.target / PAGED_TOLERANCE));
+        for _ in 0..MAX_ATTEMPTS {
+            let missing = i128::from(needs.at_ease) - target;
+            if (-tolerance..=0).contains(&missing) {
+                return Ok(());
+            }
+            // A paged module also needs memory that is not part of its budget.
+            if !change_budgets(&mut changes.modules_moved, missing + tolerance / 2) {
+                return Ok(());
+            }
+            let Some(outcome) = self.attempt(changes, None)? else { return Ok(()) };
+            if let Some(why) = outcome.moved.refused.first() {
+                let (program, target) = (&self.program, size(self.target));
+                return Err(bad_input(format!(
+                    "{program} does not fit in {target}, and its weights cannot be paged: {why}. It was not started"
+                )));
+            }
+            needs = outcome.needs;
+        }
+        Ok(())
+    }
+
     /// Returns true if this selection was tried.
     fn is_known(&self, found: &Recomputation) -> bool {
         let tried = self.tried.iter().filter_map(|attempt| attempt.changes.recomputed.as_ref());
         tried.into_iter().any(|known| known.modules == found.modules)
     }
 
-    fn start(&self, changes: &Changes) -> anyhow::Result<Running> {
-        self.trial.start(variables(&changes.rehearsed(), &self.settings))
+    fn start(&self, changes: &Changes) -> anyhow::Result<Rehearsal> {
+        self.trial.start(variables(changes, None, &self.settings))
     }
 
     /// Runs the changed program. Takes back other changes that it does not bear, or that have no effect. Returns `None` if
     /// modules were refused.
-    fn attempt(&mut self, changes: &mut Changes, running: Option<Running>) -> anyhow::Result<Option<Outcome>> {
+    fn attempt(&mut self, changes: &mut Changes, running: Option<Rehearsal>) -> anyhow::Result<Option<Outcome>> {
         let mut running = running;
         loop {
             let started = running.take().map_or_else(|| self.start(changes), Ok)?;
-            match Trial::finish(started, &self.settings.value)? {
+            match started.finish(&self.settings.value)? {
                 Tried::Ran(outcome) => {
                     changes.loss_in_rows &= outcome.has_loss;
                     changes.host_state_bytes = changes.host_state_bytes.min(outcome.host_state_bytes);
@@ -344,6 +405,18 @@ impl Fitting<'_> {
                 }
                 Tried::ReadsGradients => changes.early_gradients = false,
                 Tried::ChangesLogits => changes.loss_in_rows = false,
+                Tried::Failed(error) => match changes.paged().next() {
+                    Some(PagedModule { class, .. }) => {
+                        let text = error.to_string();
+                        let why = text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+                        let (program, target) = (&self.program, size(self.target));
+                        return Err(bad_input(format!(
+                            "{program} does not fit in {target}, and fails if the weights of {class} are paged: {why}. It was \
+                             not started"
+                        )));
+                    }
+                    None => return Err(error),
+                },
             }
         }
     }
@@ -355,11 +428,21 @@ impl Fitting<'_> {
         let missing = most.map_or_else(String::new, |Attempt { changes, needs, .. }| {
             format!(": with {}, it misses by {}", changes.described(), size(needs.least.saturating_sub(target)))
         });
+        let is_training = recording.model.steps_ended() > 0;
+        let is_paged = self.tried.iter().any(|attempt| attempt.changes.paged().next().is_some());
+        let unpaged = match is_training || is_paged || self.excluded.contains(WEIGHTS) {
+            true => "",
+            false => ". Its weights are not paged: no large module moves to the GPU by `to`, `cuda` or `device_map`",
+        };
         let batch = advise(recording, Some(budget), &[]).batch.filter(|batch| batch.percent < 100);
         let batch = batch.map_or_else(String::new, |batch| {
             format!(". A batch {}.{:02} times as large should fit", batch.percent / 100, batch.percent % 100)
         });
-        bad_input(format!("{} does not fit in {}{missing}{batch}. It was not started", self.program, size(self.target)))
+        bad_input(format!(
+            "{} does not fit in {}{missing}{unpaged}{batch}. It was not started",
+            self.program,
+            size(self.target)
+        ))
     }
 }
 
@@ -372,7 +455,17 @@ fn of_a_module(changes: &Changes, unchanged: &Recording) -> u64 {
         .map_or(u64::MAX, |found| before.saturating_sub(found.allocated_bytes) / (found.modules.len() as u64).max(1))
 }
 
-fn variables(decision: &Decision, settings: &AllocatorSettings) -> Environment {
-    let decision = serde_json::to_string(decision).unwrap_or_default();
-    vec![(settings.variable, settings.value.clone()), ("MEMLAB_FIT", decision)]
+/// Returns the variables that make the changes. `budget`: most bytes that PyTorch's allocator reserves; `None`: a run on a
+/// simulated card.
+fn variables(changes: &Changes, budget: Option<u64>, settings: &AllocatorSettings) -> Environment {
+    let is_paged = changes.paged().next().is_some();
+    let decision = if budget.is_none() { changes.rehearsed() } else { changes.applied() };
+    let mut variables = vec![
+        (settings.variable, settings.value.clone()),
+        ("MEMLAB_FIT", serde_json::to_string(&decision).unwrap_or_default()),
+    ];
+    if budget.is_none() || is_paged {
+        variables.push((paged::DECISION, paged::decision(changes.paged(), budget)));
+    }
+    variables
 }

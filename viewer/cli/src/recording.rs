@@ -29,14 +29,26 @@ pub const BATCH: &str = "{batch}";
 /// Placeholder for the length of the samples.
 pub const LENGTH: &str = "{length}";
 
-/// The file that Python runs at its start, and the modules that it imports.
-const STARTUP: [(&str, &str); 5] = [
+/// Files that Python finds at its start: `sitecustomize.py`, which it runs, and modules.
+type StartupFiles<'a> = &'a [(&'a str, &'a str)];
+
+const STARTUP: StartupFiles<'static> = &[
     ("sitecustomize.py", include_str!("recording/startup.py")),
     ("_memlab_alone.py", include_str!("recording/alone.py")),
     ("_memlab_phases.py", include_str!("recording/phases.py")),
     ("_memlab_outside.py", include_str!("recording/outside.py")),
+    ("_memlab_generation.py", include_str!("recording/generation.py")),
     ("_memlab_lightning.py", include_str!("recording/lightning.py")),
+    IMPORTS,
+    PAGING,
 ];
+
+/// What Python runs at the start of a program whose modules are paged.
+pub const STARTUP_OF_PAGED: StartupFiles<'static> =
+    &[("sitecustomize.py", include_str!("fit/startup.py")), IMPORTS, PAGING];
+
+const IMPORTS: (&str, &str) = ("_memlab_imports.py", include_str!("recording/imports.py"));
+const PAGING: (&str, &str) = ("_memlab_paging.py", include_str!("fit/paging.py"));
 
 /// Longest part of a failed program's output to show.
 const SHOWN_OUTPUT_BYTES: u64 = 4000;
@@ -138,10 +150,7 @@ impl Recorder {
             (None, None) => ("run".to_owned(), String::new()),
         };
         let (trace, output) = (self.folder.join(format!("{name}.jsonl")), self.folder.join(format!("{name}.txt")));
-        // memlab treats files below this folder name as library files, and shows the program's lines instead.
-        let startup = self.folder.join("startup/site-packages");
-        std::fs::create_dir_all(&startup)?;
-        STARTUP.iter().try_for_each(|(name, text)| std::fs::write(startup.join(name), text))?;
+        let python_path = python_path(&self.folder, STARTUP)?;
         let _ = std::fs::remove_file(&trace);
 
         let words: Vec<String> =
@@ -167,7 +176,7 @@ impl Recorder {
         if let Some(ranks) = self.ranks {
             command.env("MEMLAB_PLAN_RANKS", ranks.to_string());
         }
-        command.env("PYTHONPATH", joined([startup.into_os_string()].into_iter().chain(env::var_os("PYTHONPATH"))));
+        command.env("PYTHONPATH", python_path);
         command.envs(self.environment.iter().map(|(name, value)| (*name, value)));
         // Makes the order of string sets the same in all recordings.
         command.env("PYTHONHASHSEED", "0");
@@ -247,6 +256,19 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Writes the files below a folder. Returns the `PYTHONPATH` with which Python finds them.
+///
+/// # Errors
+///
+/// If they cannot be written.
+pub fn python_path(folder: &Path, files: StartupFiles<'_>) -> std::io::Result<OsString> {
+    // memlab treats files below this folder name as library files, and shows the program's lines instead.
+    let startup = folder.join("startup/site-packages");
+    std::fs::create_dir_all(&startup)?;
+    files.iter().try_for_each(|(name, text)| std::fs::write(startup.join(name), text))?;
+    Ok(joined([startup.into_os_string()].into_iter().chain(env::var_os("PYTHONPATH"))))
 }
 
 /// Replaces each placeholder in the argument by a number, if one is given.

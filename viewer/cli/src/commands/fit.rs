@@ -33,7 +33,7 @@ pub struct Options {
     /// Most GPU memory, context included [default: what is free on the card].
     #[arg(long, value_name = "SIZE", value_parser = arguments::positive_size)]
     size: Option<u64>,
-    /// Leave out a change: a module, gradients, loss or state. Can be repeated.
+    /// Leave out a change: a module, gradients, loss, state or weights. Can be repeated.
     #[arg(long, value_name = "CHANGE")]
     without: Vec<String>,
     /// The program and its arguments [default: those of the trace].

@@ -4,10 +4,13 @@ use memlab_predict::advice::Recomputation;
 use memlab_units::format::size;
 use serde::Serialize;
 
+use super::paged::PagedModule;
+
 /// Changes that a person can exclude by these names, besides modules.
 pub const GRADIENTS: &str = "gradients";
 pub const LOSS: &str = "loss";
 pub const STATE: &str = "state";
+pub const WEIGHTS: &str = "weights";
 
 /// Changes of a program.
 #[derive(Clone, Debug)]
@@ -19,9 +22,16 @@ pub struct Changes {
     /// Bytes of the optimizer's state that are on the host between steps.
     pub host_state_bytes: u64,
     pub recomputed: Option<Recomputation>,
+    /// Modules that the program moves to the GPU, and the memory that they get there.
+    pub modules_moved: Vec<PagedModule>,
 }
 
 impl Changes {
+    /// Modules with weights that are paged.
+    pub fn paged(&self) -> impl Iterator<Item = &PagedModule> {
+        self.modules_moved.iter().filter(|module| module.is_paged())
+    }
+
     /// Names of the modules whose activations are recomputed.
     pub fn modules(&self) -> Vec<&str> {
         self.recomputed.iter().flat_map(|found| &found.modules).map(|module| &*module.name).collect()
@@ -38,6 +48,7 @@ impl Changes {
             let count = found.modules.len();
             parts.push(format!("{count} of {} modules checkpointed ({})", found.candidates, found.place));
         }
+        parts.extend(self.paged().map(PagedModule::described));
         match parts.split_last() {
             Some((last, [])) => last.clone(),
             Some((last, others)) => format!("{} and {last}", others.join(", ")),

@@ -63,6 +63,13 @@ pub fn of(changes: &Changes, budget: u64, settings: &AllocatorSettings) -> Strin
     if changes.loss_in_rows {
         parts.push(format!("# The loss in rows\n{LOSS_IN_ROWS}"));
     }
+    for module in changes.paged() {
+        let (kind, budget) = (&module.class, module.budget_bytes);
+        parts.push(format!(
+            "# In place of the line that moves the {kind} to the GPU\nimport memlab\n\
+             memlab.page(model, budget={budget}, on_change=\"upload\")"
+        ));
+    }
     if let Some(code) = changes.checkpointing() {
         parts.push(format!("# Checkpointed modules\n{code}"));
     }

@@ -1,7 +1,7 @@
 //! Runs of a changed program on a simulated card.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use memlab_base::error::bad_input;
@@ -9,6 +9,7 @@ use memlab_base::simulation::Simulation;
 use memlab_predict::allocator::Settings;
 use memlab_predict::plan::{Family, Program, Recording, Search};
 
+use super::paged::{self, Moved};
 use crate::recording::{Recorder, Running};
 
 /// Number of optimizer steps in each run.
@@ -48,6 +49,15 @@ pub enum Tried {
     ReadsGradients,
     /// The program changes the logits between the loss and backward.
     ChangesLogits,
+    /// The program fails.
+    Failed(anyhow::Error),
+}
+
+/// A program that runs on a simulated card.
+pub struct Rehearsal {
+    running: Running,
+    /// Report of the modules that it moves to the card.
+    report: PathBuf,
 }
 
 /// Findings of a run that ended normally.
@@ -60,6 +70,8 @@ pub struct Outcome {
     pub has_loss: bool,
     /// Bytes of state of optimizers that were on the host.
     pub host_state_bytes: u64,
+    /// Modules that the program moved to the card.
+    pub moved: Moved,
 }
 
 /// Bytes of a card that a run takes, context included.
@@ -72,13 +84,17 @@ pub struct CardNeeds {
 }
 
 impl Trial<'_> {
-    /// Records the program with these variables.
-    fn recorder(&self, mut environment: Environment) -> anyhow::Result<Recorder> {
+    /// Starts the program with these variables.
+    pub fn start(&self, mut environment: Environment) -> anyhow::Result<Rehearsal> {
         environment.push(("MEMLAB_TIME", "1".to_owned()));
         // Two may run at once.
         let folder = tempfile::Builder::new().prefix("run-").tempdir_in(self.folder)?.keep();
+        let report = folder.join("moved.jsonl");
+        // No kernel reads the weights, and a paged model copies them in each forward.
+        environment.push(("SIMGPU_DROP_COPIES", "1".to_owned()));
+        environment.push((paged::MOVED, report.to_string_lossy().into_owned()));
         let (card, memory) = (Some(self.card.to_owned()), Some(CARD_BYTES));
-        Ok(Recorder {
+        let recorder = Recorder {
             command: self.command.to_vec(),
             length: None,
             simulation: Some(Simulation { card, memory, devices: 1 }),
@@ -88,17 +104,20 @@ impl Trial<'_> {
             seconds: SECONDS,
             folder,
             environment,
-        })
+        };
+        Ok(Rehearsal { running: recorder.start(None)?, report })
     }
+}
 
-    /// Starts the changed program.
-    pub fn start(&self, environment: Environment) -> anyhow::Result<Running> {
-        self.recorder(environment)?.start(None)
+impl Rehearsal {
+    /// Waits for the unchanged program.
+    pub fn recording(self) -> anyhow::Result<Recording> {
+        self.running.finish()
     }
 
     /// Waits for the changed program.
-    pub fn finish(running: Running, settings: &str) -> anyhow::Result<Tried> {
-        let recording = match running.finish() {
+    pub fn finish(self, settings: &str) -> anyhow::Result<Tried> {
+        let recording = match self.running.finish() {
             Ok(recording) => recording,
             Err(error) => {
                 let text = error.to_string();
@@ -106,7 +125,7 @@ impl Trial<'_> {
                     return Ok(Tried::ChangesLogits);
                 }
                 let refused = named(&text, REFUSED);
-                return if refused.is_empty() { Err(error) } else { Ok(Tried::Refused(refused)) };
+                return Ok(if refused.is_empty() { Tried::Failed(error) } else { Tried::Refused(refused) });
             }
         };
         let warnings = recording.model.warnings();
@@ -130,8 +149,8 @@ impl Trial<'_> {
         let needs = Search::new(&program, settings, rest).needs(None);
         let at_ease = needs.planned.counters.reserved.peak + rest;
         let needs = CardNeeds { at_ease, least: needs.least };
-        let step_ns = step_ns(&recording);
-        Ok(Tried::Ran(Box::new(Outcome { needs, step_ns, recording, has_loss, host_state_bytes })))
+        let (step_ns, moved) = (step_ns(&recording), Moved::read(&self.report));
+        Ok(Tried::Ran(Box::new(Outcome { needs, step_ns, recording, has_loss, host_state_bytes, moved })))
     }
 }
 

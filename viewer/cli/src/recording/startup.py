@@ -11,13 +11,15 @@ import atexit
 import contextlib
 import ctypes
 import importlib
-import importlib.util
 import os
 import sys
 import threading
 
 import _memlab_alone as alone
+import _memlab_generation as generation
+import _memlab_imports as imports
 import _memlab_lightning as lightning
+import _memlab_paging as paging
 import _memlab_phases as phases
 
 ALLOCATION, FREE_REQUESTED, FREE_COMPLETED, FREE, SEGMENT_FREE, OUT_OF_MEMORY = range(6)
@@ -95,6 +97,7 @@ class Recording:
                 return
             self.is_written = True
             self.phases.finish()
+            paging.finish()
             write = ctypes.CDLL(None).memlab_requests
             write.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t]
             write.restype = None
@@ -142,28 +145,6 @@ def private_pools(snapshot, device):
     ]
 
 
-class WhenImported:
-    """Calls functions after modules were imported, by name of the module."""
-
-    def __init__(self, calls):
-        self.calls = calls
-
-    def find_spec(self, name, path=None, target=None):
-        call = self.calls.pop(name, None)
-        if call is None:
-            return None
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def exec_module(module):
-                execute(module)
-                call(module)
-
-            spec.loader.exec_module = exec_module
-        return spec
-
-
 def imported(torch):
     if not hasattr(ctypes.CDLL(None), "memlab_requests") or not hasattr(torch.cuda, "memory"):
         return
@@ -176,28 +157,19 @@ def imported(torch):
         when_imported.calls["torch.distributed.checkpoint.state_dict_saver"] = recording.phases.patch_distributed
         when_imported.calls["transformers.trainer_callback"] = recording.phases.patch_trainer
     when_imported.calls.update(lightning.calls(recording.phases))
+    when_imported.calls.update(paging.start(torch))
     torch.cuda._lazy_call(recording.begin)
     importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(recording.after_step)
 
 
-when_imported = WhenImported({"torch": imported})
-
-
-def run_other_sitecustomize():
-    """Runs the environment's own `sitecustomize`, which this file shadows."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    this = sys.modules.pop("sitecustomize")
-    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
-    try:
-        importlib.import_module("sitecustomize")
-    except ModuleNotFoundError:
-        sys.modules["sitecustomize"] = this
+when_imported = imports.WhenImported({"torch": imported})
 
 
 if __name__ == "sitecustomize":
     if alone.is_simulated():
         alone.begin()
         when_imported.calls["torch.distributed.launcher.api"] = alone.patch_launcher
+        when_imported.calls["transformers.generation.utils"] = generation.patch
         when_imported.calls["torch.distributed.checkpoint.default_planner"] = alone.patch_checkpoints
     sys.meta_path.insert(0, when_imported)
-    run_other_sitecustomize()
+    imports.run_other_sitecustomize()

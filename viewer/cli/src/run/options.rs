@@ -97,7 +97,7 @@ pub struct Options {
     #[arg(long, value_name = "SIZE", value_parser = positive_size, num_args = 0..=1, conflicts_with = "limit")]
     pub fit: Option<Option<u64>>,
     /// Leave out a change: a module that is not recomputed (such as blocks.3), gradients (not released early), loss (not in
-    /// rows) or state (not on the host). Can be repeated.
+    /// rows), state (not on the host) or weights (not paged). Can be repeated.
     #[arg(long, value_name = "CHANGE", requires = "fit")]
     pub fit_without: Vec<String>,
     /// A trace of the unchanged program, with its GPU times if it has any. memlab then does not record it.

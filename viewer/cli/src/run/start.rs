@@ -1,5 +1,6 @@
 //! Prepares the program's environment, runs it and summarizes its traces.
 
+use std::ffi::OsString;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
@@ -21,7 +22,7 @@ use memlab_tui::terminal;
 /// # Errors
 ///
 /// If the program cannot be started.
-pub fn run(options: &Options, environment: Vec<(&'static str, String)>) -> anyhow::Result<ExitOutcome> {
+pub fn run(options: &Options, environment: &[(&'static str, OsString)]) -> anyhow::Result<ExitOutcome> {
     let Some((program, arguments)) = options.command.split_first() else {
         return Err(bad_input("no command given: write it after `--`, as in `memlab run -- python train.py`"));
     };
@@ -46,7 +47,7 @@ pub fn run(options: &Options, environment: Vec<(&'static str, String)>) -> anyho
     }
     command.envs(options.settings());
     command.envs(options.allocator_settings());
-    command.envs(environment);
+    command.envs(environment.iter().map(|(name, value)| (name, value)));
     let finder = Arc::new(Mutex::new(TraceFinder::new(&output, &run)));
     let mut noticing = None;
     let started = || noticing = NoticeThread::start(&options.notices, &finder, options.live);

@@ -1,0 +1,148 @@
+"""`memlab run --fit` for programs that train nothing: weights that do not fit are paged. On a simulated card."""
+
+import copy
+import importlib.util
+import json
+from pathlib import Path
+
+import memlab as package
+import pytest
+import torch
+from conftest import PYTHON, ROOT
+from torch import nn
+
+PROGRAM = Path(__file__).parent / "programs" / "inference.py"
+MIB = 1 << 20
+CONTEXT = 764 * MIB
+NEEDS = {"loaded": "transformers", "loaded_by_number": "transformers", "pipeline": "diffusers"}
+# The class that is paged, and about how much less memory it gets.
+CASES = {
+    "moved": ("Net", 64),
+    "cast": ("Net", 64),
+    "in_turns": ("Net", 96),
+    "loaded": ("LlamaForCausalLM", 128),
+    "loaded_by_number": ("LlamaForCausalLM", 128),
+    "pipeline": ("UNet2DModel", 64),
+}
+
+
+def run(memlab, case, *options, environment=None):
+    """Returns what a case prints, or None, memlab's messages and the exit code."""
+    command = [memlab.command, *options, "--", PYTHON, PROGRAM, case]
+    environment = {"PYTHONPATH": ROOT / "python"} if environment is None else environment
+    done = memlab.run(*command, preload=False, memory="16GiB", fresh=True, env=environment)
+    figures = [json.loads(line) for line in done.output.splitlines() if line.startswith("{")]
+    return figures[0] if figures else None, done.errors + done.output, done.code
+
+
+def fit(memlab, case, target, *options, **more):
+    trace = memlab.folder / "run.jsonl"
+    return run(memlab, case, "run", "--force", "-o", trace, "--fit", f"{target // MIB}MiB", *options, **more)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_weights_that_do_not_fit_are_paged(memlab, case):
+    if case in NEEDS:
+        pytest.importorskip(NEEDS[case])
+    # GIVEN what a program takes, and sees of its model
+    paged, less = CASES[case]
+    plain, messages, code = run(memlab, case, "run", "--force", "-o", memlab.folder / "run.jsonl")
+    assert code == 0, messages
+    target = plain.pop("reserved") + CONTEXT - less * MIB
+    # WHEN it must fit into less
+    fitted, messages, code = fit(memlab, case, target)
+    # THEN it runs with the weights of a model paged, takes no more than that, AND sees the same
+    assert code == 0 and f"the weights of {paged} paged" in messages, messages
+    assert fitted.pop("reserved") + CONTEXT <= target, messages
+    assert fitted == plain
+
+
+def test_a_program_that_fits_is_started_unchanged(memlab):
+    # GIVEN a card with enough memory; WHEN the program is to fit; THEN nothing is paged
+    figures, messages, code = fit(memlab, "moved", 4096 * MIB)
+    assert code == 0 and "which fits. Starting it" in messages and "paged" not in messages, messages
+    assert figures["reserved"] > 256 * MIB
+
+
+REFUSED = {
+    "with_gradients": "fails if the weights of Net are paged: RuntimeError: a paged model does not train",
+    "elsewhere": "no large module moves to the GPU",
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_programs_that_cannot_be_paged_are_not_started(memlab, case):
+    # GIVEN a program that keeps gradients, or makes its weights on the GPU; WHEN it must fit into less than it takes
+    figures, messages, code = fit(memlab, case, 1000 * MIB)
+    # THEN it is not started, AND the message has the reason
+    assert (figures, code) == (None, 2), messages
+    assert REFUSED[case] in messages and "It was not started" in messages, messages
+
+
+def test_paging_needs_the_package_and_can_be_left_out(memlab):
+    # GIVEN a Python without memlab; WHEN a program must fit into less than it takes; THEN the message names the package
+    figures, messages, code = fit(memlab, "moved", 1000 * MIB, environment={"PYTHONPATH": ""})
+    assert (figures, code) == (None, 2) and "the program's Python has no package memlab" in messages, messages
+    # AND paging can be left out
+    figures, messages, code = fit(memlab, "moved", 1000 * MIB, "--fit-without", "weights")
+    assert (figures, code) == (None, 2) and "misses by" in messages and "paged" not in messages, messages
+
+
+def test_generating_ends_on_a_simulated_card_and_paging_is_shown_as_code(memlab):
+    pytest.importorskip("transformers")
+    # GIVEN a program that calls `generate()`, which compares tokens to find its end; WHEN memlab chooses its changes
+    _, printed, code = run(memlab, "generated", "fit", "--size", "1100MiB")
+    # THEN it ends, AND the code pages the model
+    assert code == 0 and "memlab.page(model, budget=" in printed, printed
+
+
+@pytest.fixture
+def paging(monkeypatch):
+    """Pages the first module that is moved to `cuda:0`, with a third of its weights there. It really runs on the CPU."""
+    spec = importlib.util.spec_from_file_location("paging", ROOT / "viewer" / "cli" / "src" / "fit" / "paging.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name in ("to", "cuda", "cpu", "half", "float", "double", "bfloat16"):
+        monkeypatch.setattr(nn.Module, name, getattr(nn.Module, name))
+    for name in ("device", "is_cuda"):
+        monkeypatch.setattr(nn.Parameter, name, getattr(nn.Parameter, name))
+    chosen = [{"number": 0, "class": "LlamaForCausalLM", "budget_bytes": 6 * MIB}]
+    made = module.Paging(torch, {"modules": chosen}, None)
+    made.patch()
+    page = made.page
+    made.page = lambda model, _device: page(model, torch.device("cpu"))
+    return made
+
+
+def test_results_of_paged_models_are_the_same(paging):
+    transformers = pytest.importorskip("transformers")
+    # GIVEN a model that is paged when it moves to the GPU
+    torch.manual_seed(0)
+    size = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4, "vocab_size": 512}
+    config = transformers.LlamaConfig(**size, num_attention_heads=4, num_key_value_heads=4)
+    model = transformers.LlamaForCausalLM(config).eval()
+    plain = copy.deepcopy(model)
+    tokens = torch.randint(0, 512, (2, 16))
+
+    def same():
+        texts = [one.generate(tokens, max_new_tokens=12, do_sample=False) for one in (plain, model)]
+        with torch.no_grad():
+            logits = [one(tokens).logits for one in (plain, model)]
+        return torch.equal(*texts) and torch.equal(*logits)
+
+    # WHEN it moves, is cast, moves again, AND leaves; THEN it is the same object with the same results
+    assert model.to("cuda:0") is model and package.plan_of(model)
+    assert same()
+    assert model.to("cuda:0", torch.bfloat16) is model and model.dtype == torch.bfloat16
+    plain.to(torch.bfloat16)
+    assert same() and package.plan_of(model).counters["copies"] > 0
+    model.float()
+    plain.float()
+    assert same()
+    assert model.cpu() is model and same()
+    with pytest.raises(RuntimeError, match="not paged"):
+        package.plan_of(model)
+    # AND its state is that of the unpaged model
+    model.to("cuda:0")
+    states = zip(plain.state_dict().values(), model.state_dict().values(), strict=True)
+    assert all(torch.equal(*pair) and pair[1].device.type == "cpu" for pair in states)
