@@ -95,6 +95,7 @@ def alone():
     yield "compiled speed", compilation.measure_speed
     yield "plan", plan.check
     yield "advice", advising.check
+    yield "spill", fitting.check_spilling
     yield "fit loss", fitting.check_loss
     for case in fitting.CASES:
         yield f"fit {case}", fitting.check_case, case

@@ -56,6 +56,24 @@ def check_case(harness, folder, case):
     return wrong
 
 
+def check_spilling(harness, folder):
+    """A training with memory on the host computes the same, and has none there after some steps."""
+    command = [sys.executable, ROOT / "benches/on_gpu/fit_truth.py"]
+    environment = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    wrong = []
+    for what, limits in {"gpt": ("3GiB", "2GiB"), "conv": ("2GiB", "1400MiB")}.items():
+        plain = harness.run(folder, *command, what, 12, memlab=False, env=environment)
+        for limit in limits:
+            run = [MEMLAB, "run", "--force", "-o", folder / "spill.jsonl", "--limit", limit, "--on-limit", "spill", "--"]
+            run = harness.run(folder, *run, *command, what, 12, memlab=False, env=environment, timeout=240)
+            for line in re.findall(r"memlab: (cuda:.*)", run.errors):
+                harness.log(f"     {what} in {limit}: {line}")
+            expected, found = (re.search(rf"{what}: \S+ loss \S+", it.output) for it in (plain, run))
+            if run.code != 0 or expected is None or found is None or found[0] != expected[0]:
+                wrong.append(f"{what} in {limit}: {run.output[-300:]} differs from {plain.output[-300:]}: {run.errors[-800:]}")
+    return wrong
+
+
 def check_loss(harness, folder):
     """The loss in rows has PyTorch's bits."""
     run = harness.run(folder, sys.executable, ROOT / "benches/on_gpu/loss_in_rows.py", memlab=False, timeout=120)

@@ -212,10 +212,11 @@ fn rounded(bytes: u64) -> u64 {
 pub fn record(log: &Log, device: i32) {
     let Some(card) = card(device) else { return };
     let limit = card.limit.load(Ordering::Relaxed);
-    if card.recorded.swap(limit, Ordering::Relaxed) == limit && limit == NO_LIMIT {
+    let spills = card.spills.load(Ordering::Relaxed);
+    if card.recorded.swap(limit, Ordering::Relaxed) == limit && limit == NO_LIMIT && !spills {
         return;
     }
-    let on_limit = OnLimit::spilling(card.spills.load(Ordering::Relaxed)).as_str();
+    let on_limit = OnLimit::spilling(spills).as_str();
     log.append(encode::limit(&mut LineBuffer::<128>::new(), device, card.limit(), on_limit));
 }
 

@@ -85,7 +85,7 @@ impl DeviceState {
             peak_host_bytes: driver.peak_moved.max(driver.moved),
             link_bytes_per_second: self.link.map(|link| link.bytes_per_second),
             limit_bytes: self.limit.as_ref().and_then(|limit| limit.bytes),
-            spills: self.limit.as_ref().is_some_and(|limit| limit.bytes.is_some() && limit.on_limit == "spill"),
+            spills: self.limit.as_ref().is_some_and(|limit| limit.on_limit == "spill"),
             ooms: self.totals.ooms,
             others: largest_first(self.others.most.iter().map(|(pid, bytes)| (*pid, *bytes)).collect()),
             process_is_known: driver.process_known,

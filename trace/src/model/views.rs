@@ -41,7 +41,7 @@ pub struct DeviceView {
     pub link_bytes_per_second: Option<u64>,
     /// The limit that memlab sets for the process; `None`: no limit.
     pub limit_bytes: Option<u64>,
-    /// True if memory beyond the limit spills to host memory.
+    /// True if memory beyond the limit, or beyond the device, spills to host memory.
     pub spills: bool,
     /// Number of allocations on the device that failed for lack of memory.
     pub ooms: u64,

@@ -80,27 +80,23 @@ pub fn grows(model: &Model, device: &DeviceView) -> Option<GrowingLine> {
     leak::growing_line(model, device)
 }
 
-/// Finding on memory that a limit moved to the host.
+/// Finding on memory that was on the host, because it exceeded a limit or the device.
 pub(super) fn spilling(device: &DeviceView, several: bool) -> Option<Finding> {
-    let limit = device.limit_bytes.filter(|_| device.spills)?;
     let bytes = device.peak_host_bytes;
-    if !is_significant(bytes, device) {
+    if !device.spills || !is_significant(bytes, device) {
         return None;
     }
-    let what = Words::strong(Kind::Spilling.title()).and(format!(
-        "{}: up to {} was in host memory, beyond the limit of {}; kernels access it over the bus, many times slower.",
-        on(device, several),
-        size(bytes),
-        size(limit)
-    ));
-    let next =
-        format!("Raise the limit to {} or more, or reduce the memory in use.", size(limit.saturating_add(bytes)));
-    let short = Words::strong(Kind::Spilling.title()).and(format!(
-        "{}: up to {} in host memory, beyond the limit of {}",
-        on(device, several),
-        size(bytes),
-        size(limit)
-    ));
+    let most = device.limit_bytes.map_or_else(
+        || format!("the {} of the device", size(device.total_bytes)),
+        |limit| format!("the limit of {}", size(limit)),
+    );
+    let brief = format!("{}: up to {} in host memory, beyond {most}", on(device, several), size(bytes));
+    let end = if device.host_bytes == 0 { ", none at the end" } else { "" };
+    let limit = device.limit_bytes.map(|limit| size(limit.saturating_add(bytes)));
+    let raise = limit.map_or_else(String::new, |limit| format!(" Or raise the limit to {limit} or more."));
+    let next = format!("`memlab run --fit` makes room from the first step of a training on.{raise}");
+    let what = Words::strong(Kind::Spilling.title()).and(format!("{brief}{end}; kernels access it over the bus, many times slower."));
+    let short = Words::strong(Kind::Spilling.title()).and(brief);
     Some(Finding {
         kind: Kind::Spilling,
         device: device.index,

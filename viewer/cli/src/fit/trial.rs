@@ -74,6 +74,9 @@ pub struct Outcome {
     pub moved: Moved,
 }
 
+/// The bytes by which the context of a real card may exceed that of the simulated one.
+const CONTEXT_MARGIN: u64 = 48 << 20;
+
 /// Bytes of a card that a run takes, context included.
 #[derive(Clone, Copy, Debug)]
 pub struct CardNeeds {
@@ -140,7 +143,7 @@ impl Rehearsal {
         let has_loss = says(LOSS_IN_ROWS);
         let host_state_bytes = warnings.iter().filter_map(|warning| left_bytes(warning)).sum();
         let peaks = recording.model.peaks(recording.device);
-        let rest = peaks.used_bytes.saturating_sub(peaks.reserved_bytes);
+        let rest = peaks.used_bytes.saturating_sub(peaks.reserved_bytes) + CONTEXT_MARGIN;
         let settings = Settings::parse(settings).map_err(|error| bad_input(error.to_string()))?;
         let settings = settings.for_torch(recording.torch_version());
         let recording = Arc::new(recording);
