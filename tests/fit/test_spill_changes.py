@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.optim import optimizer as optimizers
 
 import memlab
+from memlab._paging.torch_private import open_modes
 
 attached, original = test_state.attached, memlab.offload_activations
 ON_HOST, STATE = 16 << 20, 64 << 20
@@ -52,7 +53,7 @@ def trained(steps=14):
             losses.append(model(x).sum())
         optimizer.step()
         optimizer.zero_grad()
-        assert torch._C._len_torch_dispatch_stack() == 0, step
+        assert open_modes() == 0, step
     state = [value for values in optimizer.state.values() for value in values.values()]
     return [*losses, *model.state_dict().values(), *state, torch.get_rng_state()]
 
@@ -83,7 +84,13 @@ def spilling(monkeypatch, attached, on_host):
     found = Spilling(native, torch, lambda *_: None, fit)
 
     found.activations.allocated = iter(range(0, 1 << 40, 1 << 24)).__next__
-    monkeypatch.setattr(memlab, "offload_activations", lambda budget: original(0, device="cpu"))
+
+    def offload(budget):
+        found.blocks += 1
+        return original(0, device="cpu")
+
+    found.blocks = 0
+    monkeypatch.setattr(memlab, "offload_activations", offload)
     found.attach(optimizers)
     return found, native
 
@@ -102,6 +109,8 @@ def test_results_stay_the_same_through_all_changes(monkeypatch, attached):
     assert "The loss is now computed in rows" in made, native.warnings
     assert "Activations now keep" in made, native.warnings
     assert "All of the optimizer's state is now on the host" in made, native.warnings
+    # AND activations leave in each forward from then on, also after those that fail
+    assert spill.blocks >= 3 * 10
     # AND the results are the same
     assert_same(found, expected)
 

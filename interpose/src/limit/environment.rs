@@ -92,7 +92,7 @@ mod tests {
         let (wanted, complaint) = wanted(Some("1GiB"), Some("swap"), None);
         assert_eq!((wanted.limits.len(), wanted.on_limit), (1, OnLimit::Oom));
         assert!(complaint.unwrap_or_default().contains("MEMLAB_ON_LIMIT=swap"));
-        let (_, complaint) = wanted(None, None, Some("stop"));
+        let (_, complaint) = super::wanted(None, None, Some("stop"));
         assert!(complaint.unwrap_or_default().contains("MEMLAB_ON_OOM=stop"));
     }
 }

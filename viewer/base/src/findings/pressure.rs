@@ -95,7 +95,8 @@ pub(super) fn spilling(device: &DeviceView, several: bool) -> Option<Finding> {
     let limit = device.limit_bytes.map(|limit| size(limit.saturating_add(bytes)));
     let raise = limit.map_or_else(String::new, |limit| format!(" Or raise the limit to {limit} or more."));
     let next = format!("`memlab run --fit` makes room from the first step of a training on.{raise}");
-    let what = Words::strong(Kind::Spilling.title()).and(format!("{brief}{end}; kernels access it over the bus, many times slower."));
+    let what = Words::strong(Kind::Spilling.title())
+        .and(format!("{brief}{end}; kernels access it over the bus, many times slower."));
     let short = Words::strong(Kind::Spilling.title()).and(brief);
     Some(Finding {
         kind: Kind::Spilling,
