@@ -70,7 +70,7 @@ def check_spilling(harness, folder):
                 harness.log(f"     {what} in {limit}: {line}")
             expected, found = (re.search(rf"{what}: \S+ loss \S+", it.output) for it in (plain, run))
             if run.code != 0 or expected is None or found is None or found[0] != expected[0]:
-                wrong.append(f"{what} in {limit}: {run.output[-300:]} differs from {plain.output[-300:]}: {run.errors[-800:]}")
+                wrong.append(f"{what} in {limit}: {run.output[-300:]}, not {plain.output[-300:]}: {run.errors[-800:]}")
     return wrong
 
 

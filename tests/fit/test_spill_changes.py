@@ -1,18 +1,17 @@
-"""The changes that make room in a training with memory on the host, one after the other in one run: results stay the same, bit
-for bit. On the CPU, with the files that libmemlab.so embeds."""
+"""The changes that make room in a training with memory on the host, one after the other in one run: results stay the same,
+bit for bit. On the CPU, with the files that libmemlab.so embeds."""
 
 import types
 
+import memlab
 import pytest
 import test_state
 import torch
+from memlab._paging.torch_private import open_modes
 from test_recompute import Native, assert_same, embedded
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import optimizer as optimizers
-
-import memlab
-from memlab._paging.torch_private import open_modes
 
 attached, original = test_state.attached, memlab.offload_activations
 ON_HOST, STATE = 16 << 20, 64 << 20
@@ -23,7 +22,9 @@ class Net(nn.Module):
         super().__init__()
         width = 256
         self.blocks = nn.ModuleList(
-            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(0.1))
+            nn.Sequential(
+                nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(0.1)
+            )
             for _ in range(3)
         )
         self.head = nn.Linear(width, 2048, bias=False)
@@ -95,9 +96,6 @@ def spilling(monkeypatch, attached, on_host):
     return found, native
 
 
-
-
-
 def test_results_stay_the_same_through_all_changes(monkeypatch, attached):
     # GIVEN what a training computes, with dropout, accumulation, an error of the program and an evaluation in each step
     expected = trained()
@@ -118,7 +116,7 @@ def test_results_stay_the_same_through_all_changes(monkeypatch, attached):
 def test_errors_of_a_change_leave_the_program_alone(monkeypatch, attached):
     # GIVEN a Python without the package memlab
     expected = trained()
-    spill, native = spilling(monkeypatch, attached, [ON_HOST] * 10)
+    _, native = spilling(monkeypatch, attached, [ON_HOST] * 10)
     monkeypatch.setitem(__import__("sys").modules, "memlab", None)
     # WHEN activations should leave; THEN a message has the reason, AND the program goes on as before
     assert_same(trained(), expected)

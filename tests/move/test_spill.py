@@ -1,7 +1,6 @@
-"""Memory beyond a limit, or beyond the card, lies on the host for a few steps at most: changes that leave results as they are
-make room."""
+"""Memory beyond a limit, or beyond the card, lies on the host for a few steps at most: changes that leave results as they
+are make room."""
 
-import json
 import re
 from pathlib import Path
 

@@ -190,7 +190,7 @@ class _Spilling:
         return known is optimizer
 
     def take_back(self):
-        """Brings memory back from the host: returns cached memory to the driver, and moves the rest as far as there is room."""
+        """Brings memory back from the host: cached memory returns to the driver, and the rest moves if there is room."""
         now, most = self.native.spilled(self.device.index)
         self.most = max(self.most, most)
         if not now or self.torch.cuda.is_current_stream_capturing():

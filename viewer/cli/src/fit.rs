@@ -4,7 +4,6 @@
 mod changes;
 mod code;
 mod paged;
-pub(crate) mod settings;
 mod trial;
 
 use std::collections::BTreeSet;
@@ -22,10 +21,10 @@ use memlab_units::format::{size, time_spent};
 
 use changes::{Changes, GRADIENTS, LOSS, STATE, WEIGHTS};
 use paged::{PagedModule, change_budgets};
-use settings::AllocatorSettings;
 use tempfile::TempDir;
 use trial::{CardNeeds, Environment, Outcome, Rehearsal, STEPS, Trial, Tried, step_ns};
 
+use crate::allocator_settings::AllocatorSettings;
 use crate::recording::{STARTUP_OF_PAGED, python_path, unreadable};
 use crate::run::Options;
 

@@ -13,8 +13,10 @@
 //! doctor                                                           checks of this machine; doctor::check: the result of one
 //! run                                                              `memlab run`
 //! serve                                                            `memlab serve`: Prometheus metrics and a live page
+//! allocator_settings                                               settings of PyTorch's allocator
 //! ```
 
+pub mod allocator_settings;
 pub mod cli;
 pub mod commands;
 pub mod doctor;

@@ -4,7 +4,7 @@ use memlab_predict::advice::OFFLOADED_STATE;
 use memlab_units::format::size;
 
 use super::changes::Changes;
-use super::settings::AllocatorSettings;
+use crate::allocator_settings::AllocatorSettings;
 
 const EARLY_GRADIENTS: &str = "\
 from torch.optim.optimizer import register_optimizer_step_post_hook

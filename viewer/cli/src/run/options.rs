@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, ValueHint};
 
-use crate::fit::settings::AllocatorSettings;
+use crate::allocator_settings::AllocatorSettings;
 use memlab_base::arguments::{Appearance, checked_limits, on_limit, positive_size};
 use memlab_follow::notices;
 use memlab_protocol::status::OnLimit;
