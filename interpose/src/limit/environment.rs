@@ -10,7 +10,7 @@ use memlab_protocol::status::OnLimit;
 pub struct LimitSettings {
     /// Device (`None`: all) and bytes.
     pub limits: Vec<(Option<i32>, u64)>,
-    /// What happens to an allocation beyond the limit. [`OnLimit::Spill`] also holds when the card is full.
+    /// The result of an allocation beyond the limit. [`OnLimit::Spill`] also holds when the card is full.
     pub on_limit: OnLimit,
 }
 

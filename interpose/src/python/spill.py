@@ -10,7 +10,7 @@ bit, and each is measured before the next one:
 4. Activations leave the GPU, as with `memlab.offload_activations`. Its budget is what they took, less what is missing.
 5. All of the optimizer's state is on the host between steps.
 
-What still does not fit stays on the host.
+The rest stays on the host.
 """
 
 import ctypes

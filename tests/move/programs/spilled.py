@@ -1,6 +1,6 @@
 """Trains with more memory than there is.
 
-spilled.py CASE [STEPS]   the case says what takes the memory: logits, state, activations, step (the optimizer's
+spilled.py CASE [STEPS]   the case decides what takes the memory: logits, state, activations, step (the optimizer's
                           temporary tensors), data (which nothing can move)
 
 Prints, for each step, the bytes that the process has on the card, in MiB, and PyTorch's allocated bytes at their peak.

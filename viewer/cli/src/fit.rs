@@ -34,7 +34,7 @@ const MAX_ATTEMPTS: usize = 5;
 /// The card of a machine without one.
 const DEFAULT_CARD: &str = "h100";
 
-/// Share of the target that may stay unused when weights are paged: one part in so many.
+/// The part of the target that may stay unused when weights are paged, as a divisor.
 const PAGED_TOLERANCE: u64 = 32;
 
 /// Share of the target that stays free, in percent: the model of the allocator is that inaccurate.

@@ -43,7 +43,7 @@ const STARTUP: StartupFiles<'static> = &[
     PAGING,
 ];
 
-/// What Python runs at the start of a program whose modules are paged.
+/// The file that Python runs at the start of a program whose modules are paged.
 pub const STARTUP_OF_PAGED: StartupFiles<'static> =
     &[("sitecustomize.py", include_str!("fit/startup.py")), IMPORTS, PAGING];
 
