@@ -29,11 +29,11 @@ class Net(nn.Module):
         )
         self.head = nn.Linear(width, 2048, bias=False)
 
-    def forward(self, x, fails=False):
+    def forward(self, x, ends=None):
         for block in self.blocks:
             x = x + block(x)
-        if fails:
-            raise ValueError("the program's own error")
+        if ends is not None:
+            raise ends
         return self.head(x)
 
 
@@ -49,7 +49,7 @@ def trained(steps=14):
             loss.backward()
             losses.append(loss.detach())
         with pytest.raises(ValueError, match="own error"):
-            model(x, fails=True)
+            model(x, ValueError("the program's own error"))
         with torch.no_grad():
             losses.append(model(x).sum())
         optimizer.step()
@@ -65,7 +65,9 @@ def spilling(monkeypatch, attached, on_host):
     for name in ("_global_forward_pre_hooks", "_global_forward_hooks", "_global_forward_hooks_always_called"):
         monkeypatch.setattr(module, name, type(getattr(module, name))())
     monkeypatch.setattr(torch._C._nn, "cross_entropy_loss", torch._C._nn.cross_entropy_loss)
-    native, names = Native(), embedded("guards.py", "fit_loss.py", "fit_state.py", "spill.py")
+    native = Native()
+    native.host_has = lambda nbytes: True
+    names = embedded("guards.py", "fit_loss.py", "fit_state.py", "spill.py")
     loss = names["_LossInRows"](torch, least_bytes=0, rows_bytes=1 << 16)
     loss.is_on = False
     loss.install()
@@ -121,3 +123,87 @@ def test_errors_of_a_change_leave_the_program_alone(monkeypatch, attached):
     # WHEN activations should leave; THEN a message has the reason, AND the program goes on as before
     assert_same(trained(), expected)
     assert any("activations stay on the GPU" in warning for warning in native.warnings), native.warnings
+
+
+class Counted:
+    """Hooks of a program on saved tensors."""
+
+    def __init__(self):
+        self.packed = 0
+
+    def pack(self, tensor):
+        self.packed += 1
+        return tensor
+
+
+def with_derivatives(model, x):
+    """Takes derivatives with `torch.func` within a forward."""
+
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, x):
+            slope = torch.func.grad(lambda it: it.square().sum())(x)
+            return self.model(x + slope)
+
+    return Outer()(x)
+
+
+def within_hooks(model, x):
+    counted = Counted()
+    with torch.autograd.graph.saved_tensors_hooks(counted.pack, lambda tensor: tensor):
+        found = model(x)
+    return found + counted.packed / 1000
+
+
+def after_an_interrupt(model, x):
+    with pytest.raises(KeyboardInterrupt):
+        model(x, KeyboardInterrupt())
+    return model(x)
+
+
+@pytest.mark.parametrize("use", [with_derivatives, within_hooks, after_an_interrupt])
+def test_programs_with_hooks_derivatives_and_interrupts_stay_as_they_are(monkeypatch, attached, use):
+    def run():
+        torch.manual_seed(0)
+        model = Net().eval()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        found = []
+        for _ in range(8):
+            value = use(model, torch.randn(512, 256))
+            value.square().mean().backward()
+            found += [value.detach(), *(parameter.grad.clone() for parameter in model.parameters())]
+            optimizer.step()
+            optimizer.zero_grad()
+            assert open_modes() == 0
+        return found
+
+    # GIVEN what a program computes that takes derivatives in forward, has hooks on saved tensors, or interrupts a forward
+    expected = run()
+    # WHEN activations leave; THEN it computes the same
+    spilling(monkeypatch, attached, [ON_HOST] * 8)
+    assert_same(run(), expected)
+
+
+def test_logits_that_the_program_changes_are_left_to_pytorch(monkeypatch, attached):
+    # GIVEN a program that changes logits after the loss, which does not need them in backward
+    def run():
+        torch.manual_seed(0)
+        model = Net().eval()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(6):
+            logits = model(torch.randn(512, 256))
+            loss = F.cross_entropy(logits, torch.zeros(512, dtype=torch.int64))
+            logits.detach()[:, 0] = -torch.inf
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return [*model.state_dict().values()]
+
+    expected = run()
+    # WHEN memory is on the host; THEN the loss is not computed in rows, AND the results are the same
+    _, native = spilling(monkeypatch, attached, [ON_HOST] * 6)
+    assert_same(run(), expected)
+    assert not any("in rows" in warning for warning in native.warnings), native.warnings

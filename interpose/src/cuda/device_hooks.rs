@@ -48,7 +48,7 @@ driver_hook_table! {
     } };
     driver_hook[] cuIpcGetMemHandle(handle: Handle, address: u64) 4010: cuIpcGetMemHandle => { |real| {
         let result = real(handle, address);
-        if result != CUDA_SUCCESS && mode::is_enabled() && panics::catch(|| queries::is_backed(address)) == Some(true) {
+        if result != CUDA_SUCCESS && mode::holds_memory() && panics::catch(|| queries::is_backed(address)) == Some(true) {
             static HAS_WARNED: AtomicBool = AtomicBool::new(false);
             if !HAS_WARNED.swap(true, Ordering::Relaxed) {
                 print_message("memory that can be offloaded cannot be shared with another process by CUDA IPC: start the \

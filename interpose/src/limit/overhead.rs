@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 
 use super::card::{CARDS, CHANGED_SINCE, Card, NEVER_LOOKED_UP, limited};
 use super::in_flight::{LOCK_TIMEOUT, none_in_flight};
+use super::spill;
 use interpose_base::clock::monotonic_ns;
 use interpose_base::locks;
 use interpose_base::nvml::Nvml;
@@ -97,8 +98,9 @@ fn on_card(device: i32) -> Option<u64> {
 fn estimate(device: i32, card: &Card, accounted: i64) -> i64 {
     let Some(bound) = BOUNDS.get(device as usize) else { return 0 };
     // Some charged bytes may have been moved to host memory. Spilled bytes are also in host memory, but are not charged.
-    let moved =
-        totals::host_bytes_of(device).map(|bytes| bytes.saturating_sub(card.spilled.load(Ordering::Relaxed)) as i64);
+    // Negative if spilled bytes came back, which are not charged then either.
+    let moved = totals::host_bytes_of(device)
+        .map(|bytes| (bytes + spill::pinned_on(device)) as i64 - card.spilled.load(Ordering::Relaxed) as i64);
     // Only the current device can be queried.
     if let Some(moved) = moved
         && calls::current_context() != 0

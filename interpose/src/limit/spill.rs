@@ -19,7 +19,7 @@ use interpose_driver::caller;
 use interpose_driver::calls::{self, Code, Current, RelaxedCaptures};
 use interpose_driver::device::current_device;
 use interpose_driver::types::Properties;
-use interpose_driver::vmm::{allocations, handles, host_memory, mode, queries, totals};
+use interpose_driver::vmm::{allocations, captures, handles, host_memory, mode, queries, totals};
 
 /// The cached memory, in bytes, for which PyTorch's allocator is refused an allocation on a large card.
 const WORTH_RETURNING: u64 = 256 << 20;
@@ -45,10 +45,10 @@ thread_local! {
 ///
 /// PyTorch's caching allocator returns its cached memory when it is refused, and repeats the request: only the repetition
 /// spills. This stops the GPU, so the allocator is refused only if it can return much. Other callers are not refused first.
-/// Nor is the allocator while it captures a graph, when it does not repeat the request.
+/// Nor is the allocator while any thread captures a graph: it would not repeat the request, or break the capture.
 pub(super) fn is_due(device: i32, bytes: u64, caller: usize) -> bool {
     let Some(card) = card(device) else { return true };
-    if !is_caching_allocator(caller) || RelaxedCaptures::begin().were_relaxed() {
+    if !is_caching_allocator(caller) || captures::is_any() || RelaxedCaptures::begin().were_relaxed() {
         return true;
     }
     let was_refused = REFUSED_REQUEST.with(Cell::get) == Some((device, bytes));
@@ -148,10 +148,17 @@ pub fn pinned_bytes() -> BTreeMap<i32, u64> {
     by_device
 }
 
-/// Bytes of a device that are in host memory: now, and the most since the last call.
+/// Bytes of a device that are in host memory: those that may come back now, and the most since the last call.
 pub fn take_most(device: i32) -> (u64, u64) {
     let now = totals::host_bytes_of(device).unwrap_or(0) + pinned_on(device);
-    (now, card(device).map_or(now, |card| card.most_on_host.swap(now, Ordering::Relaxed).max(now)))
+    let most = card(device).map_or(now, |card| card.most_on_host.swap(now, Ordering::Relaxed).max(now));
+    // Nothing may interrupt the capture of a graph.
+    (if captures::is_any() { 0 } else { now }, most)
+}
+
+/// Returns true if the machine has room for `bytes` more of host memory.
+pub fn host_has(bytes: u64) -> bool {
+    machine_has(bytes).is_some()
 }
 
 pub(super) fn pinned_on(device: i32) -> u64 {

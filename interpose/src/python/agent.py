@@ -11,8 +11,8 @@ tag(device, address, category, bytes, root, name, sharding), parallel(json), ste
 code), measure_data_wait(class), await_backward(seconds), is_in_backward(), forget(address), when_dead(address),
 take_dead(), software(name, version, root), is_compiling(), compilation_is_watched(), compiled_graph(json),
 compiled_wrapper(path, json), compiled_origin(frame), compiled_root(class, variable), package_node(frame), warn(text),
-spilled(device), run_again(), run_later(), out_of_memory(device, bytes, device_bytes, free_bytes), finish(), hold_signals(),
-release_signals(), and `reader`, the module.
+spilled(device), host_has(bytes), run_again(), run_later(), out_of_memory(device, bytes, device_bytes, free_bytes), finish(),
+hold_signals(), release_signals(), and `reader`, the module.
 """
 
 import atexit

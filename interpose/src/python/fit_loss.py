@@ -18,7 +18,7 @@ _ROWS_BYTES = 128 << 20  # Most bytes of float32 of the rows at a time.
 _LEAST_ROWS = 256  # A kernel needs that many to occupy a GPU.
 _ROWS_MULTIPLE = 64  # Then each row has the alignment that it has in the whole, on which the order of sums depends.
 _NONE, _MEAN = 0, 1  # Reductions, as PyTorch numbers them.
-_LOSS_REFUSED = "memlab --fit: the loss cannot be computed in rows"
+_LOSS_REFUSED = "memlab: the loss cannot be computed in rows"
 _LEAST_LOGITS = 64 << 20  # Bytes of float32. Smaller ones are not worth it.
 
 
@@ -44,6 +44,7 @@ class _LossInRows:
         self.function = self.function_class()
         self.is_on = True
         self.largest = 0  # Bytes of float32 of the largest logits to which it applies.
+        self.is_changed = False  # True if the program changed logits between a loss and its backward.
         self.alone = None  # What `_holders` returns for logits that only the loss holds.
         self.sampled = None  # The same, while it is found.
 
@@ -57,7 +58,10 @@ class _LossInRows:
             logits, target, _, reduction, ignored, _ = arguments
             self.largest = max(self.largest, 4 * logits.numel())
             if not self.is_on:
-                return original(*arguments, **keywords)
+                value = original(*arguments, **keywords)
+                with _Harmless():
+                    self.watch(logits, value)
+                return value
             if self.alone is None:
                 self.find_alone()
             if self.report is not None:
@@ -68,6 +72,19 @@ class _LossInRows:
         self.original = original
         self.torch.jit._builtins._register_builtin(cross_entropy_loss, "aten::cross_entropy_loss")
         self.torch._C._nn.cross_entropy_loss = cross_entropy_loss
+
+    def watch(self, logits, value):
+        """Finds whether the program changes logits between their loss and its backward, which would then find others."""
+        if value.grad_fn is None or self.is_changed:
+            return
+        counter = logits.detach()  # Shares the counter of versions. Without the memory:
+        counter.data = self.torch.empty(0, dtype=logits.dtype, device=logits.device)
+        version = logits._version
+
+        def before_backward(_):
+            self.is_changed |= counter._version != version
+
+        value.grad_fn.register_prehook(before_backward)
 
     def applies(self, logits, target, weight, _reduction, _ignored, label_smoothing):
         torch = self.torch
@@ -153,7 +170,7 @@ class _LossInRows:
                 try:
                     logits, target, total_weight = context.saved_tensors
                 except RuntimeError as error:
-                    raise RuntimeError(f"{_LOSS_REFUSED}: {error}. Run with --fit-without loss") from error
+                    raise RuntimeError(f"{_LOSS_REFUSED}: {error}. With --fit, add --fit-without loss") from error
                 with torch.autocast(*context.autocast):
                     if not torch.is_grad_enabled():
                         is_free = loss.may_overwrite(_holders(torch, logits))

@@ -409,7 +409,7 @@ class _HostState:
         self.warned: set = set()
         self.device: Any = None
         self.stream: Any = None
-        example = types.SimpleNamespace(state={0: {"it": torch.zeros(1)}})
+        example = types.SimpleNamespace(state={0: {"it": torch.zeros(1, device="cpu")}})
         example.state[0]["it"].untyped_storage()
         self.references = _references(torch, example.state, 0, "it")
         self.references_to_state = _references_to_state(example)

@@ -54,7 +54,7 @@ pub fn reset_in_child() {
     locks::reset_in_child(&HELD_SIGNALS, None);
 }
 
-static METHODS: [Method; 36] = [
+static METHODS: [Method; 37] = [
     method(c"layer", layer),
     method(c"tensorless", tensorless),
     method(c"frame", frame),
@@ -84,6 +84,7 @@ static METHODS: [Method; 36] = [
     method(c"code", code),
     method(c"warn", warn),
     method(c"spilled", spilled),
+    method(c"host_has", host_has),
     method(c"run_again", run_again),
     method(c"run_later", run_later),
     method(c"finish", finish),
@@ -402,6 +403,24 @@ unsafe extern "C" fn spilled(_: Object, arguments: Object) -> Object {
         }
         let (now, most) = panics::catch(|| spill::take_most(device)).unwrap_or((0, 0));
         (api.Py_BuildValue)(c"KK".as_ptr(), now, most)
+    }
+}
+
+/// Returns true if the machine has room for that many bytes more of host memory.
+///
+/// # Safety
+///
+/// Must be called by the interpreter, with the GIL, as a function of a module with positional arguments.
+unsafe extern "C" fn host_has(_: Object, arguments: Object) -> Object {
+    let Some(api) = Api::get() else { return ptr::null_mut() };
+    let mut bytes: u64 = 0;
+    // SAFETY: called by the interpreter, with the GIL; the variable is of the type the format names.
+    unsafe {
+        if (api.PyArg_ParseTuple)(arguments, c"K".as_ptr(), &raw mut bytes) == 0 {
+            return ptr::null_mut();
+        }
+        let has = panics::catch(|| spill::host_has(bytes)).unwrap_or(false);
+        (api.Py_BuildValue)(c"i".as_ptr(), c_int::from(has))
     }
 }
 

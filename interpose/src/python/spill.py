@@ -16,6 +16,9 @@ The rest stays on the host.
 import ctypes
 import importlib
 import os
+import sys
+import threading
+import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +30,31 @@ if TYPE_CHECKING:
 _LEAST_MISSING = 64 << 20  # Bytes of room beyond what was missing.
 _RESTORE_SECONDS = 5
 _LEAST_EFFECT = 16  # A change that saves less than this part of what is missing is not made.
+_MOST_OTHERS = 256  # Steps of other optimizers after which one of them is watched instead.
 _LEAST_SHARE = 16  # The least budget is this part of the activations.
 
 
 def _size(nbytes):
     return f"{nbytes / 2**30:.2f} GiB"
+
+
+class _OutermostCall:
+    """A call of an outermost module."""
+
+    def __init__(self, module, before):
+        self.module = module
+        self.before = before
+        self.depth = 1  # Of its calls within each other.
+        self.block: Any = None
+        self.hooks: Any = None  # Of the block, on saved tensors.
+        self.are_hooks_gone = False
+        self.frame = sys._getframe(2)  # PyTorch's, which calls the hook.
+
+    def is_running(self):
+        frame = sys._getframe(2)
+        while frame is not None and frame is not self.frame:
+            frame = frame.f_back
+        return frame is not None
 
 
 class _AwayActivations:
@@ -46,14 +69,15 @@ class _AwayActivations:
         self.offload: Any = None  # Makes the block of a forward with a budget.
         self.budget: Any = None
         self.largest: Any = None  # Most bytes that a forward without a budget left on the GPU.
-        self.outer: Any = None  # The outermost module that runs.
-        self.depth = 0  # Of its calls within each other.
-        self.block: Any = None
-        self.before = 0
+        self.is_refused = False  # True after a failure: activations stay.
+        self.local = threading.local()  # `call`: the outermost module that this thread runs.
         self.handles: list = []
+        self.pid = os.getpid()
 
     def attach(self):
-        if not self.handles:
+        if not self.handles and not self.is_refused:
+            # PyTorch's advice to remove them would be an error for some programs.
+            warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks")
             hooks = self.torch.nn.modules.module
             self.handles = [
                 hooks.register_module_forward_pre_hook(self.begin),
@@ -64,39 +88,90 @@ class _AwayActivations:
         while self.handles:
             self.handles.pop().remove()
 
+    def refuse(self):
+        """Activations stay from now on. Hooks stay: a call that has begun must end, on every thread."""
+        self.is_refused = True
+        self.budget = None
+
     def limit(self, budget):
-        self.offload = importlib.import_module("memlab").offload_activations
+        if self.offload is None:
+            self.offload = importlib.import_module("memlab").offload_activations
+            self.yield_to_others()
         self.budget = budget
+
+    def yield_to_others(self):
+        """Code that forbids hooks on saved tensors, such as `torch.func.grad`, would raise while those of a block are in
+        force: it finds none."""
+        autograd = self.torch._C._autograd
+        forbid = autograd._saved_tensors_hooks_disable
+
+        def disable(message, *may_fail):
+            call = getattr(self.local, "call", None) if may_fail in ((), (True,)) else None
+            top = autograd._top_saved_tensors_default_hooks(True)
+            if call is not None and call.hooks is not None and top is not None and top[0] == call.hooks[0]:
+                autograd._pop_saved_tensors_default_hooks()
+                call.are_hooks_gone = True
+                with _Harmless():
+                    self.fail("the program forbids hooks on saved tensors")
+            return forbid(message, *may_fail)
+
+        autograd._saved_tensors_hooks_disable = disable
 
     def allocated(self):
         return self.torch.cuda.memory_allocated() + self.away()
 
-    def begin(self, module, _arguments):
+    def may_begin(self):
+        """Returns True in a forward of training in which nothing else sees operations or saved tensors."""
         torch = self.torch
-        if torch.compiler.is_compiling():
+        return (
+            torch.is_grad_enabled()
+            and torch._C._current_graph_task_id() == -1  # Not in backward.
+            and torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+            and torch._C._autograd._saved_tensors_hooks_is_enabled()
+            and torch._C._functorch.peek_interpreter_stack() is None
+            and torch.utils._python_dispatch._get_current_dispatch_mode() is None
+            and not torch.jit.is_tracing()
+            and os.getpid() == self.pid
+        )
+
+    def begin(self, module, _arguments):
+        if self.torch.compiler.is_compiling():
             return  # Dynamo traces this line, and no break of the graph is needed.
-        if self.outer is not None:
-            self.depth += module is self.outer
-        elif torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:  # -1: not in backward.
+        call = getattr(self.local, "call", None)
+        if call is not None and module is call.module and not call.is_running():
+            # PyTorch calls no hooks when KeyboardInterrupt or the like ends a call.
+            call.depth = 1
+            self.end(module, None, None)
+            call = None
+        if call is not None:
+            call.depth += module is call.module
+        elif not self.is_refused:
             with _Harmless(self.fail):
-                self.before = self.allocated()
-                if self.budget is not None:
-                    block = self.offload(self.budget)
-                    block.__enter__()
-                    self.block = block
-                self.outer, self.depth = module, 1
+                if self.may_begin():
+                    call = _OutermostCall(module, self.allocated())
+                    if self.budget is not None:
+                        block = self.offload(self.budget)
+                        block.__enter__()
+                        call.block = block
+                        call.hooks = self.torch._C._autograd._top_saved_tensors_default_hooks(True)
+                    self.local.call = call
 
     def end(self, module, _arguments, _output):
-        if self.torch.compiler.is_compiling() or module is not self.outer:
+        if self.torch.compiler.is_compiling():
             return
-        self.depth -= 1
-        if self.depth == 0:
-            self.outer, block, self.block = None, self.block, None
+        call = getattr(self.local, "call", None)
+        if call is None or module is not call.module:
+            return
+        call.depth -= 1
+        if call.depth == 0:
+            self.local.call = None
             with _Harmless(self.fail):
-                if block is not None:
-                    block.__exit__(None, None, None)
-                else:
-                    self.largest = max(self.largest or 0, self.allocated() - self.before)
+                if call.block is None:
+                    self.largest = max(self.largest or 0, self.allocated() - call.before)
+                    return
+                if call.are_hooks_gone:
+                    self.torch._C._autograd._push_saved_tensors_default_hooks(*call.hooks)
+                call.block.__exit__(None, None, None)
 
 
 class _Spilling:
@@ -110,9 +185,10 @@ class _Spilling:
         self.tag_state = tag_state
         self.activations: Any = _AwayActivations(torch, self.state_away, self.activations_fail)
         self.optimizer: Any = None  # Whose steps are counted: weak.
+        self.others = 0  # Steps and their begins of other optimizers since its last one.
         self.device: Any = None
         self.library = ctypes.CDLL(None)  # Preloaded.
-        self.may_restore = hasattr(self.library, "memlab_restore")
+        self.restores_left = 3 if hasattr(self.library, "memlab_restore") else 0  # Failures in a row before it gives up.
         self.pid = os.getpid()
         self.steps = 0
         self.most = 0  # Most bytes on the host in this step.
@@ -120,6 +196,7 @@ class _Spilling:
         self.is_clear = True
         self.has_given_up = False
         self.has_warned_of_step = False
+        self.has_awaited_forward = False
 
     def attach(self, optimizers):
         if self.loss is None:
@@ -159,8 +236,6 @@ class _Spilling:
                 self.warn_of_step(in_step)
             elif not self.is_clear:
                 self.is_clear = True
-                if self.activations.budget is None:
-                    self.activations.detach()
                 self.warn(f"{self.device}: all memory is on the GPU since step {self.steps}")
 
     for _hook in (before_step, after_step):
@@ -171,23 +246,28 @@ class _Spilling:
         self.warn(f"memory stays on the host ({error})")
 
     def activations_fail(self, error):
-        self.activations.detach()
-        self.activations.budget = None
-        self.warn(f"activations stay on the GPU ({error})")
+        if not self.activations.is_refused:
+            self.activations.refuse()
+            self.warn(f"activations stay on the GPU ({error})")
 
     def is_mine(self, optimizer):
         """Returns True for steps of the optimizer that stepped first, on a GPU, in this process."""
         if self.has_given_up or os.getpid() != self.pid:
             return False
         known = self.optimizer and self.optimizer()
-        if known is None:
-            parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
-            self.device = next((parameter.device for parameter in parameters if parameter.is_cuda), None)
-            if self.device is None:
+        if known is not optimizer:
+            self.others = self.others + 1 if known is not None else 0
+            if known is not None and self.others < _MOST_OTHERS:
                 return False
-            self.optimizer = weakref.ref(optimizer)
+            self.others = 0
+            parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+            device = next((parameter.device for parameter in parameters if parameter.is_cuda), None)
+            if device is None:
+                return False
+            self.device, self.optimizer = device, weakref.ref(optimizer)
             return True
-        return known is optimizer
+        self.others = 0
+        return True
 
     def take_back(self):
         """Brings memory back from the host: cached memory returns to the driver, and the rest moves if there is room."""
@@ -197,12 +277,15 @@ class _Spilling:
             return
         self.torch.cuda.empty_cache()
         now, _ = self.native.spilled(self.device.index)
-        if now and self.may_restore:
+        if now and self.restores_left:
             why = ctypes.create_string_buffer(1024)
             # The GIL is free meanwhile: other threads may need it to reach a point at which memory can move.
             failed = self.library.memlab_restore(ctypes.c_double(_RESTORE_SECONDS), 0, why, ctypes.c_size_t(len(why)))
-            if failed and b"no room" not in why.value and b"nothing is" not in why.value:
-                self.may_restore = False
+            if not failed or b"no room" in why.value or b"nothing is" in why.value:
+                self.restores_left = 3
+                return
+            self.restores_left -= 1
+            if not self.restores_left:
                 self.warn(f"{self.device}: memory cannot come back from the host: {why.value.decode(errors='replace')}")
 
     def warn_of_step(self, nbytes):
@@ -216,30 +299,31 @@ class _Spilling:
         found = f"{self.device}: {_size(most)} were on the host in step {self.steps}"
         activations = self.activations
         activations.attach()
-        if self.loss.largest and not self.loss.is_on:
+        if self.loss.largest and not self.loss.is_on and not self.loss.is_changed:
             self.loss.is_on = True
             self.warn(f"{found}. The loss is now computed in rows")
             return
         state = self.state_bytes(optimizer)
         least = most // _LEAST_EFFECT
         moved = self.host_state.wanted_bytes
-        if moved == 0 and missing <= state // 2:
+        if moved == 0 and missing <= state // 2 and self.native.host_has(missing):
             self.host_state.move(missing)
             self.patience = 2
             self.warn(f"{found}. {_size(missing)} of the optimizer's state are now on the host between steps")
             return
-        if activations.handles and activations.largest is None:
-            return  # Known after the next step.
+        if activations.handles and activations.largest is None and not self.has_awaited_forward:
+            self.has_awaited_forward = True
+            return  # Known after the next step, unless no module is called outside of compiled code.
         largest = activations.largest or 0
         before = largest if activations.budget is None else activations.budget
         budget = max(before - missing - missing // 4, largest // _LEAST_SHARE)
-        if activations.handles and before - budget > least:
+        if not activations.is_refused and before - budget > least:
             with _Harmless(self.activations_fail):
                 activations.limit(budget)
                 self.patience = 3  # Two forwards measure.
                 self.warn(f"{found}. Activations now keep {_size(budget)} of {_size(largest)} on the GPU")
             return
-        if state - moved > least:
+        if state - moved > least and self.native.host_has(state - moved):
             self.host_state.move(state)
             self.patience = 2
             self.warn(f"{found}. All of the optimizer's state is now on the host between steps")
@@ -251,7 +335,8 @@ class _Spilling:
         return sum(state.away_size for state in list(self.host_state.states.values()))
 
     def state_bytes(self, optimizer):
-        values = (value for state in optimizer.state.values() for value in state.values())
+        states = (state for state in optimizer.state.values() if isinstance(state, dict))
+        values = (value for state in states for value in state.values())
         return sum(value.nbytes for value in values if isinstance(value, self.torch.Tensor) and value.is_cuda)
 
 
