@@ -24,7 +24,6 @@ use interpose_base::nvml::Nvml;
 use interpose_driver::calls;
 use interpose_driver::device::current_device;
 use interpose_driver::pools;
-use interpose_driver::vmm::totals;
 use memlab_protocol::request::MAX_DEVICES;
 
 /// Age up to which a looked-up figure is used.
@@ -99,8 +98,7 @@ fn estimate(device: i32, card: &Card, accounted: i64) -> i64 {
     let Some(bound) = BOUNDS.get(device as usize) else { return 0 };
     // Some charged bytes may have been moved to host memory. Spilled bytes are also in host memory, but are not charged.
     // Negative if spilled bytes came back, which are not charged then either.
-    let moved = totals::host_bytes_of(device)
-        .map(|bytes| (bytes + spill::pinned_on(device)) as i64 - card.spilled.load(Ordering::Relaxed) as i64);
+    let moved = spill::on_host(device).map(|bytes| bytes as i64 - card.spilled.load(Ordering::Relaxed) as i64);
     // Only the current device can be queried.
     if let Some(moved) = moved
         && calls::current_context() != 0

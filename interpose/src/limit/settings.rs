@@ -10,7 +10,6 @@ use crate::recorder::{self, Recorder};
 use interpose_base::config::Config;
 use interpose_base::locks;
 use interpose_driver::calls;
-use interpose_driver::vmm::totals;
 use memlab_protocol::request::MAX_DEVICES;
 use memlab_protocol::status::{LimitStatus, OnLimit};
 
@@ -21,11 +20,9 @@ static SETTING: Mutex<()> = Mutex::new(());
 pub fn start(config: &Config) {
     let (wanted, complaint) =
         environment::wanted(config.limit.as_deref(), config.on_limit.as_deref(), config.on_oom.as_deref());
-    if wanted.on_limit == OnLimit::Spill {
-        CARDS.iter().for_each(|card| card.spills.store(true, Ordering::Relaxed));
-    }
+    CARDS.iter().for_each(|card| card.spills.store(wanted.on_limit == OnLimit::Spill, Ordering::Relaxed));
     for (device, bytes) in wanted.limits {
-        set(device, Some(bytes), Some(wanted.on_limit));
+        set(device, Some(bytes), None);
     }
     if let Some(complaint) = complaint {
         recorder::start::warn_when_recording(complaint);
@@ -67,8 +64,7 @@ pub fn status() -> Vec<LimitStatus> {
             let (card, limit_bytes) = limited(device)?;
             let on_limit = OnLimit::spilling(card.spills.load(Ordering::Relaxed));
             // Spilled memory may have come back.
-            let on_host = totals::host_bytes_of(device).map_or(u64::MAX, |bytes| bytes + spill::pinned_on(device));
-            let spilled_bytes = card.spilled.load(Ordering::Relaxed).min(on_host);
+            let spilled_bytes = card.spilled.load(Ordering::Relaxed).min(spill::on_host(device).unwrap_or(u64::MAX));
             let (limit_bytes, used_bytes) = (Some(limit_bytes), overhead::used_now(device, card));
             Some(LimitStatus { device, limit_bytes, used_bytes, spilled_bytes, on_limit })
         })

@@ -107,7 +107,8 @@ pub fn create(device: i32, bytes: u64, properties: &Properties) -> Option<u64> {
     handles::create_on_host(device, bytes, properties)?.ok()
 }
 
-fn machine_has(bytes: u64) -> Option<()> {
+/// Returns `None` if the machine has no room for `bytes` more of host memory.
+pub fn machine_has(bytes: u64) -> Option<()> {
     host_memory::check(bytes, totals::host_bytes()).ok()
 }
 
@@ -148,20 +149,20 @@ pub fn pinned_bytes() -> BTreeMap<i32, u64> {
     by_device
 }
 
+/// Bytes of a device that are in host memory; `None` while they are being moved.
+pub(super) fn on_host(device: i32) -> Option<u64> {
+    Some(totals::host_bytes_of(device)? + pinned_on(device))
+}
+
 /// Bytes of a device that are in host memory: those that may come back now, and the most since the last call.
 pub fn take_most(device: i32) -> (u64, u64) {
-    let now = totals::host_bytes_of(device).unwrap_or(0) + pinned_on(device);
+    let now = on_host(device).unwrap_or(0);
     let most = card(device).map_or(now, |card| card.most_on_host.swap(now, Ordering::Relaxed).max(now));
     // Nothing may interrupt the capture of a graph.
     (if captures::is_any() { 0 } else { now }, most)
 }
 
-/// Returns true if the machine has room for `bytes` more of host memory.
-pub fn host_has(bytes: u64) -> bool {
-    machine_has(bytes).is_some()
-}
-
-pub(super) fn pinned_on(device: i32) -> u64 {
+fn pinned_on(device: i32) -> u64 {
     pinned_bytes().get(&device).copied().unwrap_or(0)
 }
 

@@ -21,14 +21,13 @@ import operator
 import os
 import sys
 import types
-import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fit_loss import _LossInRows
-    from fit_state import _before_update, _HostState
-    from guards import _Harmless
+    from fit_state import _before_update, _HostState, _parameters
+    from guards import _Harmless, _on_module_calls
 
 _WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "base_model.model")
 
@@ -350,9 +349,8 @@ class _Cache:
 
 
 def release_gradients(optimizer, *_):
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            parameter.grad = None
+    for parameter in _parameters(optimizer):
+        parameter.grad = None
 
 
 release_gradients._torchdynamo_disable = True
@@ -384,7 +382,7 @@ class _Rehearsal:
         get, put = torch.Tensor.grad.__get__, torch.Tensor.grad.__set__
         self.watch = Watch()
         optimizers.register_optimizer_step_pre_hook(self.before_step)
-        self.wrap(optimizers.Optimizer, lambda it: (p for group in it.param_groups for p in group["params"]))
+        self.wrap(optimizers.Optimizer, _parameters)
         self.wrap(torch.nn.Module, lambda it: it.parameters())
         self.is_watching = False
 
@@ -419,16 +417,13 @@ class _Rehearsal:
         if self.is_watching:
             self.is_watching = False
             self.watch.__exit__(None, None, None)
-        mine = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        mine = {id(parameter) for parameter in _parameters(optimizer)}
         if mine & self.kept:
             self.refuse("a later step uses them")
             self.kept -= mine
 
     def after_step(self, optimizer, *_):
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self.kept.add(id(parameter))
+        self.kept.update(id(parameter) for parameter in _parameters(optimizer) if parameter.grad is not None)
         release_gradients(optimizer)
         modes = self.torch.overrides._get_current_function_mode_stack()
         if any(type(mode).__name__ != "DeviceContext" for mode in modes):
@@ -480,9 +475,7 @@ class _Fit:
         if self.rehearses:
             atexit.register(self.say_missing)
         if self.wanted:
-            # PyTorch's advice to remove them would make it compile again.
-            warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks")
-            self.hook = self.torch.nn.modules.module.register_module_forward_pre_hook(self.before_forward)
+            (self.hook,) = _on_module_calls(self.torch, self.before_forward)
 
     def say_missing(self):
         for kind, name in sorted(self.missing):

@@ -21,7 +21,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from guards import _Harmless
+    from guards import _Harmless, _on_module_calls
 
 _LEAST_STATE = 1 << 20  # Bytes of a tensor. Smaller ones come from the allocator's pool of small blocks.
 _BATCH_BYTES = 64 << 20  # Bytes that leave or return together.
@@ -48,6 +48,15 @@ def _before_update(given, function):
     if "closure" in keywords:
         return arguments, {**keywords, "closure": computed}
     return (arguments[0], computed, *arguments[2:]), keywords
+
+
+def _parameters(optimizer):
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+
+
+def _device_of(optimizer):
+    """Returns the first GPU of an optimizer's parameters, or None."""
+    return next((parameter.device for parameter in _parameters(optimizer) if parameter.is_cuda), None)
 
 
 def _references(torch, state, parameter, key):
@@ -427,7 +436,7 @@ class _HostState:
         for state in self.states.values():
             state.slots = []
         if self.hook is None:
-            self.hook = self.torch.nn.modules.module.register_module_forward_pre_hook(self.module_called)
+            (self.hook,) = _on_module_calls(self.torch, self.module_called)
 
     def before_step(self, optimizer, *given):
         state = self.states.get(optimizer)
@@ -477,8 +486,7 @@ class _HostState:
     def find_device(self, optimizer):
         cuda = self.torch.cuda
         if self.device is None:
-            parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
-            self.device = next((parameter.device for parameter in parameters if parameter.is_cuda), None)
+            self.device = _device_of(optimizer)
             self.stream = self.device and cuda.Stream(self.device)
 
     def current_stream(self):

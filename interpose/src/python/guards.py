@@ -6,6 +6,7 @@ Embedded in libmemlab.so and run before program.py and agent.py, in their namesp
 import functools
 import signal
 import types
+import warnings
 
 # Reads a class through `type`: a metaclass of the program may override `kind.__mro__` and `kind.__dict__`.
 _bases = type.__dict__["__mro__"].__get__
@@ -47,6 +48,17 @@ def _raised_by_the_program(error):
 def _interrupted(error):
     """Returns True if the agent was interrupted from outside, not by a bug in it."""
     return not isinstance(error, Exception) or _raised_by_the_program(error)
+
+
+def _on_module_calls(torch, before, after=None):
+    """Calls functions before and after each call of a module. Returns the handles that remove them."""
+    hooks = torch.nn.modules.module
+    # PyTorch's advice to remove them would make it compile again, or be an error.
+    warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks")
+    handles = [hooks.register_module_forward_pre_hook(before)]
+    if after is not None:
+        handles.append(hooks.register_module_forward_hook(after, always_call=True))
+    return handles
 
 
 class _Harmless:

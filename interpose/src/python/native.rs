@@ -98,28 +98,37 @@ const fn method(name: &'static CStr, function: unsafe extern "C" fn(Object, Obje
     Method { name: name.as_ptr(), function, flags: METH_VARARGS, doc: ptr::null() }
 }
 
-/// Unpacks a call's arguments into variables and runs `body` with them and the recorder; the call returns None.
-macro_rules! native_function {
-    ($name:ident, $format:literal, ($($argument:ident: $type:ty = $initial:expr),*), |$recorder:ident| $body:expr) => {
+/// Unpacks a call's arguments into variables; the call returns what `result` makes of them.
+macro_rules! native_query {
+    ($name:ident, $format:literal, ($($argument:ident: $type:ty = $initial:expr),*), |$api:ident| $result:expr) => {
         /// # Safety
         ///
         /// Must be called by the interpreter, with the GIL, as a function of a module with positional arguments.
         unsafe extern "C" fn $name(_: Object, arguments: Object) -> Object {
-            let Some(api) = Api::get() else { return ptr::null_mut() };
+            let Some($api) = Api::get() else { return ptr::null_mut() };
             // SAFETY: called by the interpreter, with the GIL; the variables are of the types the format names.
             unsafe {
                 $(let mut $argument: $type = $initial;)*
-                if (api.PyArg_ParseTuple)(arguments, $format.as_ptr() $(, &raw mut $argument)*) == 0 {
+                if ($api.PyArg_ParseTuple)(arguments, $format.as_ptr() $(, &raw mut $argument)*) == 0 {
                     return ptr::null_mut();
                 }
-                if let Some($recorder) = Recorder::current() {
-                    panics::catch(|| {
-                        $body;
-                    });
-                }
-                (api.Py_BuildValue)(c"".as_ptr())
+                $result
             }
         }
+    };
+}
+
+/// Unpacks a call's arguments into variables and runs `body` with them and the recorder; the call returns None.
+macro_rules! native_function {
+    ($name:ident, $format:literal, ($($argument:ident: $type:ty = $initial:expr),*), |$recorder:ident| $body:expr) => {
+        native_query!($name, $format, ($($argument: $type = $initial),*), |api| {
+            if let Some($recorder) = Recorder::current() {
+                panics::catch(|| {
+                    $body;
+                });
+            }
+            (api.Py_BuildValue)(c"".as_ptr())
+        });
     };
 }
 
@@ -388,41 +397,17 @@ native_function!(warn, c"s", (what: *const c_char = ptr::null()), |recorder| {
     recorder.warn(&String::from_utf8_lossy(text(what)))
 });
 
-/// Returns the bytes of a device that lie in host memory: now, and the most since the last call.
-///
-/// # Safety
-///
-/// Must be called by the interpreter, with the GIL, as a function of a module with positional arguments.
-unsafe extern "C" fn spilled(_: Object, arguments: Object) -> Object {
-    let Some(api) = Api::get() else { return ptr::null_mut() };
-    let mut device: c_int = 0;
-    // SAFETY: called by the interpreter, with the GIL; the variable is of the type the format names.
-    unsafe {
-        if (api.PyArg_ParseTuple)(arguments, c"i".as_ptr(), &raw mut device) == 0 {
-            return ptr::null_mut();
-        }
-        let (now, most) = panics::catch(|| spill::take_most(device)).unwrap_or((0, 0));
-        (api.Py_BuildValue)(c"KK".as_ptr(), now, most)
-    }
-}
+// The bytes of a device that lie in host memory: those that may come back now, and the most since the last call.
+native_query!(spilled, c"i", (device: c_int = 0), |api| {
+    let (now, most) = panics::catch(|| spill::take_most(device)).unwrap_or((0, 0));
+    (api.Py_BuildValue)(c"KK".as_ptr(), now, most)
+});
 
-/// Returns true if the machine has room for that many bytes more of host memory.
-///
-/// # Safety
-///
-/// Must be called by the interpreter, with the GIL, as a function of a module with positional arguments.
-unsafe extern "C" fn host_has(_: Object, arguments: Object) -> Object {
-    let Some(api) = Api::get() else { return ptr::null_mut() };
-    let mut bytes: u64 = 0;
-    // SAFETY: called by the interpreter, with the GIL; the variable is of the type the format names.
-    unsafe {
-        if (api.PyArg_ParseTuple)(arguments, c"K".as_ptr(), &raw mut bytes) == 0 {
-            return ptr::null_mut();
-        }
-        let has = panics::catch(|| spill::host_has(bytes)).unwrap_or(false);
-        (api.Py_BuildValue)(c"i".as_ptr(), c_int::from(has))
-    }
-}
+// True if the machine has room for that many bytes more of host memory.
+native_query!(host_has, c"K", (bytes: u64 = 0), |api| {
+    let has = panics::catch(|| spill::machine_has(bytes)).flatten().is_some();
+    (api.Py_BuildValue)(c"i".as_ptr(), c_int::from(has))
+});
 
 native_function!(run_again, c"", (), |recorder| recorder.python.run_again());
 

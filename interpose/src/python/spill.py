@@ -18,14 +18,13 @@ import importlib
 import os
 import sys
 import threading
-import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fit_loss import _LossInRows
-    from fit_state import _HostState
-    from guards import _Harmless
+    from fit_state import _device_of, _HostState
+    from guards import _Harmless, _on_module_calls
 
 _LEAST_MISSING = 64 << 20  # Bytes of room beyond what was missing.
 _RESTORE_SECONDS = 5
@@ -76,17 +75,7 @@ class _AwayActivations:
 
     def attach(self):
         if not self.handles and not self.is_refused:
-            # PyTorch's advice to remove them would be an error for some programs.
-            warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks")
-            hooks = self.torch.nn.modules.module
-            self.handles = [
-                hooks.register_module_forward_pre_hook(self.begin),
-                hooks.register_module_forward_hook(self.end, always_call=True),
-            ]
-
-    def detach(self):
-        while self.handles:
-            self.handles.pop().remove()
+            self.handles = _on_module_calls(self.torch, self.begin, self.end)
 
     def refuse(self):
         """Activations stay from now on. Hooks stay: a call that has begun must end, on every thread."""
@@ -179,6 +168,7 @@ class _Spilling:
 
     def __init__(self, native, torch, tag_state, fit=None):
         self.native = native
+        self.warn = native.warn
         self.torch = torch
         self.loss = fit.loss if fit is not None else None
         self.host_state = fit.host_state if fit is not None else None
@@ -209,9 +199,6 @@ class _Spilling:
         if self.host_state is None:
             self.host_state = _HostState(self.warn, self.torch, self.tag_state)
             self.host_state.attach(optimizers)
-
-    def warn(self, text):
-        self.native.warn(text)
 
     def before_step(self, optimizer, *_):
         with _Harmless(self.stop):
@@ -260,8 +247,7 @@ class _Spilling:
             if known is not None and self.others < _MOST_OTHERS:
                 return False
             self.others = 0
-            parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
-            device = next((parameter.device for parameter in parameters if parameter.is_cuda), None)
+            device = _device_of(optimizer)
             if device is None:
                 return False
             self.device, self.optimizer = device, weakref.ref(optimizer)

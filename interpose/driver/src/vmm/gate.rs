@@ -77,6 +77,7 @@ pub fn enable() {
 }
 
 /// Returns true if the program's GPU work passes the gate.
+#[inline]
 pub fn is_enabled() -> bool {
     ENABLED.load(Ordering::Relaxed)
 }
@@ -86,7 +87,7 @@ pub fn is_enabled() -> bool {
 /// The caller may hold any lock of the program, and the GIL.
 #[inline]
 pub fn enter() -> GatePass {
-    if !ENABLED.load(Ordering::Relaxed) {
+    if !is_enabled() {
         return GatePass(None);
     }
     let slot = own_slot();
@@ -163,7 +164,7 @@ fn claim_slot() -> &'static Slot {
 
 /// Exempts the exiting thread from the gate, and keeps the gate from counting as empty: nothing could open it any more.
 pub fn exempt_this_thread() {
-    if ENABLED.load(Ordering::Relaxed) {
+    if is_enabled() {
         let slot = own_slot();
         slot.inside.store(slot.inside.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
@@ -233,7 +234,7 @@ fn is_empty() -> bool {
 
 /// Resets the gate in a forked child, where no thread would open it, and the other threads' slots are free.
 pub fn reset_in_child() {
-    if !ENABLED.load(Ordering::Relaxed) {
+    if !is_enabled() {
         return;
     }
     STATE.store(OPEN, Ordering::SeqCst);
