@@ -6,11 +6,14 @@ use super::card::{Card, card, limited};
 use super::in_flight::InFlight;
 use super::{overhead, spill};
 
-/// Bytes that the process may still allocate on a device; `u64::MAX` if it has no limit.
+/// Bytes that the process may still allocate on a device; `u64::MAX` if nothing bounds them.
 pub fn room(device: i32) -> u64 {
-    let Some((card, limit)) = limited(device) else { return u64::MAX };
-    overhead::look_up(device, card);
-    limit.saturating_sub(card.used())
+    let within_limit = limited(device).map_or(u64::MAX, |(card, limit)| {
+        overhead::look_up(device, card);
+        limit.saturating_sub(card.used())
+    });
+    let on_card = if spill::is_allowed(device) { spill::room_of_card(device) } else { None };
+    within_limit.min(on_card.unwrap_or(u64::MAX))
 }
 
 /// The decision on an allocation.

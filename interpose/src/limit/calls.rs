@@ -45,35 +45,20 @@ pub fn take(
 ) -> c_int {
     let _memory_call = MemoryCall::begin();
     let device = device_of(call.bytes);
-    let admission = panics::catch(|| match device {
+    let admission = || match device {
         Some(device) => admit(device, footprint(call.kind, call.bytes), call.caller),
         None => Admission::Granted(Reservation::for_nothing(current_device())),
-    });
-    match admission {
-        Some(Admission::Granted(reservation)) => {
-            let result = real();
-            if result == CUDA_SUCCESS {
-                panics::catch(|| {
-                    let (address, bytes) = outcome();
-                    if driver_memory::allocated(call.kind, address, bytes, call.name, call.caller) {
-                        reservation.commit(footprint(call.kind, bytes));
-                    } else {
-                        reservation.commit_unwatched();
-                    }
-                    spill::attempt_ended();
-                });
-                return result;
-            }
-            let is_full = result == CUDA_ERROR_OUT_OF_MEMORY && calls::current_context() != 0;
-            if !is_full || !spill::is_due_when_full(current_device(), call.bytes, call.caller) {
-                return result;
-            }
+    };
+    let taken = |reservation: Reservation| {
+        let (address, bytes) = outcome();
+        if driver_memory::allocated(call.kind, address, bytes, call.name, call.caller) {
+            reservation.commit(footprint(call.kind, bytes));
+        } else {
+            reservation.commit_unwatched();
         }
-        Some(Admission::Refused) => return CUDA_ERROR_OUT_OF_MEMORY,
-        Some(Admission::Spill) => {}
-        None => return real(), // memlab panicked.
-    }
-    let spilled = panics::catch(|| {
+        spill::attempt_ended();
+    };
+    let spill = || {
         let deliver_spilled = deliver_spilled?;
         let address = spill::allocate(call.bytes)?;
         deliver_spilled(address);
@@ -82,8 +67,49 @@ pub fn take(
         driver_memory::spilled(call.kind, address, call.bytes, call.name, call.caller);
         spill::attempt_ended();
         Some(())
-    });
-    if spilled.flatten().is_some() { CUDA_SUCCESS } else { CUDA_ERROR_OUT_OF_MEMORY }
+    };
+    let may_spill = calls::current_context() != 0;
+    let is_full = || may_spill && spill::is_card_full(current_device(), call.bytes);
+    let is_due = || may_spill && spill::is_due_when_full(current_device(), call.bytes, call.caller);
+    make(admission, real, taken, Full { is_full, is_due, spill })
+}
+
+/// What happens if the card is full: true before the real call; true if an allocation spills then; takes host memory.
+struct Full<F, D, S> {
+    is_full: F,
+    is_due: D,
+    spill: S,
+}
+
+/// Makes the real call if the limit allows it and the card has room, or takes host memory if it is due. `taken` keeps the
+/// charge of a successful call.
+fn make(
+    admission: impl FnOnce() -> Admission,
+    real: impl FnOnce() -> c_int,
+    taken: impl FnOnce(Reservation),
+    full: Full<impl FnOnce() -> bool, impl FnOnce() -> bool, impl FnOnce() -> Option<()>>,
+) -> c_int {
+    match panics::catch(admission) {
+        Some(Admission::Granted(reservation)) => {
+            let result = match panics::catch(full.is_full) {
+                Some(true) => CUDA_ERROR_OUT_OF_MEMORY,
+                _ => real(),
+            };
+            if result == CUDA_SUCCESS {
+                panics::catch(|| taken(reservation));
+            }
+            if result != CUDA_ERROR_OUT_OF_MEMORY || panics::catch(full.is_due) != Some(true) {
+                return result;
+            }
+        }
+        Some(Admission::Refused) => return CUDA_ERROR_OUT_OF_MEMORY,
+        Some(Admission::Spill) => {}
+        None => return real(), // memlab panicked.
+    }
+    match panics::catch(full.spill).flatten() {
+        Some(()) => CUDA_SUCCESS,
+        None => CUDA_ERROR_OUT_OF_MEMORY,
+    }
 }
 
 /// Makes a call that frees the memory at `address`.
@@ -131,7 +157,7 @@ pub fn take_from_pool(call: &Call, from: PoolCall, real: impl Fn() -> c_int) -> 
             Some(result) => result,
             None => real(),
         },
-        None => or_from_host(call, from, real()),
+        None => within_card(call, from, &real),
     };
     if result == CUDA_SUCCESS {
         panics::catch(|| {
@@ -149,9 +175,12 @@ pub fn take_from_pool(call: &Call, from: PoolCall, real: impl Fn() -> c_int) -> 
     result
 }
 
-/// Takes host memory if the device was full and may then spill. `result`: the outcome of the real call.
-fn or_from_host(call: &Call, from: PoolCall, result: c_int) -> c_int {
-    if result != CUDA_ERROR_OUT_OF_MEMORY || from.pointer.is_null() || call.bytes == 0 {
+/// Makes the real call if the card has room, or takes host memory if it may spill then.
+fn within_card(call: &Call, from: PoolCall, real: impl Fn() -> c_int) -> c_int {
+    let has_host_memory = !from.pointer.is_null() && call.bytes > 0;
+    let is_full = panics::catch(|| has_host_memory && spill::is_card_full(current_device(), call.bytes));
+    let result = if is_full == Some(true) { CUDA_ERROR_OUT_OF_MEMORY } else { real() };
+    if result != CUDA_ERROR_OUT_OF_MEMORY || !has_host_memory {
         return result;
     }
     let allocated = panics::catch(|| {
@@ -254,35 +283,23 @@ pub fn create(
         }
         return result;
     };
-    match panics::catch(|| admit(device, bytes, caller)) {
-        Some(Admission::Granted(reservation)) => {
-            let result = real();
-            if result == CUDA_SUCCESS {
-                panics::catch(|| {
-                    if driver_memory::created(made(), bytes, Some(device), false, caller) {
-                        reservation.commit(bytes);
-                    } else {
-                        reservation.commit_unwatched();
-                    }
-                });
-                return result;
-            }
-            if result != CUDA_ERROR_OUT_OF_MEMORY || !spill::is_due_when_full(device, bytes, caller) {
-                return result;
-            }
+    let taken = |reservation: Reservation| {
+        if driver_memory::created(made(), bytes, Some(device), false, caller) {
+            reservation.commit(bytes);
+        } else {
+            reservation.commit_unwatched();
         }
-        Some(Admission::Refused) => return CUDA_ERROR_OUT_OF_MEMORY,
-        Some(Admission::Spill) => {}
-        None => return real(),
-    }
-    let spilled = panics::catch(|| {
+    };
+    let spill = || {
         let made = if flags == 0 { spill::create(device, bytes, &properties)? } else { return None };
         handle.set(made);
         moved_bytes::record_spilled();
         driver_memory::created(made, bytes, Some(device), true, caller);
         Some(())
-    });
-    if spilled.flatten().is_some() { CUDA_SUCCESS } else { CUDA_ERROR_OUT_OF_MEMORY }
+    };
+    let is_full = || spill::is_card_full(device, bytes);
+    let is_due = || spill::is_due_when_full(device, bytes, caller);
+    make(|| admit(device, bytes, caller), real, taken, Full { is_full, is_due, spill })
 }
 
 /// Charges a runtime call's allocation that no driver-level hook has seen.

@@ -31,10 +31,11 @@ _RESTORE_SECONDS = 5
 _LEAST_EFFECT = 16  # A change that saves less than this part of what is missing is not made.
 _MOST_OTHERS = 256  # Steps of other optimizers after which one of them is watched instead.
 _LEAST_SHARE = 16  # The least budget is this part of the activations.
+_MOST_SPARE = 32  # Activations of this part leave beyond what is missing: little memory on the host costs whole steps.
 
 
 def _size(nbytes):
-    return f"{nbytes / 2**30:.2f} GiB"
+    return f"{nbytes / 2**30:.2f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.1f} MiB"
 
 
 class _OutermostCall:
@@ -292,7 +293,8 @@ class _Spilling:
         state = self.state_bytes(optimizer)
         least = most // _LEAST_EFFECT
         moved = self.host_state.wanted_bytes
-        if moved == 0 and missing <= state // 2 and self.native.host_has(missing):
+        is_first = moved == 0 and activations.budget is None
+        if is_first and missing <= state // 2 and self.native.host_has(missing):
             self.host_state.move(missing)
             self.patience = 2
             self.warn(f"{found}. {_size(missing)} of the optimizer's state are now on the host between steps")
@@ -302,7 +304,7 @@ class _Spilling:
             return  # Known after the next step, unless no module is called outside of compiled code.
         largest = activations.largest or 0
         before = largest if activations.budget is None else activations.budget
-        budget = max(before - missing - missing // 4, largest // _LEAST_SHARE)
+        budget = max(before - missing - missing // 4 - largest // _MOST_SPARE, largest // _LEAST_SHARE)
         if not activations.is_refused and before - budget > least:
             with _Harmless(self.activations_fail):
                 activations.limit(budget)

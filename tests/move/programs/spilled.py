@@ -3,7 +3,7 @@
 spilled.py CASE [STEPS]   the case decides what takes the memory: logits, state, activations, step (the optimizer's
                           temporary tensors), data (which nothing can move)
 
-Prints, for each step, the bytes that the process has on the card, in MiB, and PyTorch's allocated bytes at their peak.
+Prints PyTorch's allocated and reserved bytes at their peak, and the least free bytes of the card during a step.
 """
 
 import json
@@ -41,14 +41,17 @@ def main():
     model = Network(width, depth, classes).cuda()
     optimizer = torch.optim.Adam(model.parameters(), foreach=case == "step")
     kept = [torch.empty(400 * MIB, dtype=torch.uint8, device="cuda")] if case == "data" else []
+    free = []
     for _ in range(steps):
         x = torch.zeros(rows, width, device="cuda")
         loss = F.cross_entropy(model(x), torch.zeros(rows, dtype=torch.int64, device="cuda"))
+        free.append(torch.cuda.mem_get_info()[0])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     del kept
-    print(json.dumps({"peak": torch.cuda.max_memory_allocated(), "reserved": torch.cuda.max_memory_reserved()}))
+    peak, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+    print(json.dumps({"peak": peak, "reserved": reserved, "free": min(free)}))
 
 
 main()
