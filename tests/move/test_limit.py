@@ -268,6 +268,23 @@ def test_limits_change_while_the_program_runs(memlab):
                 control.ask(pid, command="limit", **wrong)
 
 
+def test_small_blocks_of_libraries_stay_on_the_card(memlab):
+    # GIVEN a program that fills its limit, and may spill
+    with commanded(memlab, MEMLAB_LIMIT="640MiB", MEMLAB_ON_LIMIT="spill") as (pid, tell):
+        assert tell(f"take {640 - CONTEXT // MIB}") == "taken"
+        # WHEN a library takes a small block, THEN the card holds it: on the host it would slow each kernel that uses it
+        assert tell("library 16") == "0"
+        entry = {"used_bytes": 640 * MIB + (16 << 10), "spilled_bytes": 0}
+        assert limits(pid)[0].items() >= entry.items()
+        # AND larger blocks spill
+        assert tell("library 4096") == "0"
+        assert limits(pid)[0]["spilled_bytes"] == 4 * MIB
+        # AND when memory is freed, the limit is kept again
+        assert tell("drop") == "dropped"
+        assert tell(f"take {640 - CONTEXT // MIB}") == "taken"
+        assert limits(pid)[0]["used_bytes"] <= 640 * MIB
+
+
 def test_a_limit_and_offloading(memlab):
     # GIVEN a program that can be offloaded and has spilled some of its memory over its limit
     env = {"MEMLAB_OFFLOAD": "1", "MEMLAB_LIMIT": "640MiB", "MEMLAB_ON_LIMIT": "spill"}

@@ -2,9 +2,15 @@
 
 use std::sync::atomic::Ordering;
 
-use super::card::{Card, card, limited};
+use super::card::{Card, GRANULE, card, limited};
 use super::in_flight::InFlight;
 use super::{overhead, spill};
+
+/// A block below this size does not spill: it could not move back, and libraries use such blocks all the time.
+const SMALL: u64 = GRANULE / 2;
+
+/// Most bytes beyond a limit for such blocks. Other memory spills then, until the limit is kept again.
+const MOST_SMALL: u64 = 32 << 20;
 
 /// Bytes that the process may still allocate on a device; `u64::MAX` if nothing bounds them.
 pub fn room(device: i32) -> u64 {
@@ -37,6 +43,7 @@ pub fn admit(device: i32, bytes: u64, caller: usize) -> Admission {
     })
 }
 
+/// Decides on `bytes` as [`admit`] does. `spills_now`: whether they spill if they do not fit.
 pub fn decide(device: i32, bytes: u64, spills_now: impl FnOnce(&Card, u64) -> bool) -> Admission {
     let Some((card, limit)) = limited(device) else { return Admission::Granted(Reservation::for_nothing(device)) };
     overhead::look_up_if_old(device, card);
@@ -46,9 +53,13 @@ pub fn decide(device: i32, bytes: u64, spills_now: impl FnOnce(&Card, u64) -> bo
         overhead::make_room(device, card);
         granted = reserve(device, card, bytes);
     }
+    let may_spill = card.spills.load(Ordering::Relaxed);
+    if granted.is_none() && may_spill && bytes < SMALL && card.used().saturating_sub(limit) < MOST_SMALL {
+        granted = Some(reserve_anyway(device, card, bytes));
+    }
     match granted {
         Some(reservation) => Admission::Granted(reservation),
-        None if card.spills.load(Ordering::Relaxed) && spills_now(card, limit) => Admission::Spill,
+        None if may_spill && spills_now(card, limit) => Admission::Spill,
         None => Admission::Refused,
     }
 }
@@ -56,6 +67,13 @@ pub fn decide(device: i32, bytes: u64, spills_now: impl FnOnce(&Card, u64) -> bo
 fn reserve(device: i32, card: &Card, bytes: u64) -> Option<Reservation> {
     let in_flight = InFlight::begin();
     card.charge_if_it_fits(bytes).then(|| Reservation { device, bytes, _in_flight: Some(in_flight) })
+}
+
+/// Charges `bytes` beyond the limit.
+fn reserve_anyway(device: i32, card: &Card, bytes: u64) -> Reservation {
+    let in_flight = InFlight::begin();
+    card.charge(bytes);
+    Reservation { device, bytes, _in_flight: Some(in_flight) }
 }
 
 /// Reserves room for an allocation in progress; dropping it returns the room.

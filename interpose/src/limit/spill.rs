@@ -175,10 +175,11 @@ pub(super) fn on_host(device: i32) -> Option<u64> {
 
 /// Bytes of a device that are in host memory: those that may come back now, and the most since the last call.
 pub fn take_most(device: i32) -> (u64, u64) {
-    let now = on_host(device).unwrap_or(0);
+    let movable = totals::host_bytes_of(device).unwrap_or(0);
+    let now = movable + pinned_on(device);
     let most = card(device).map_or(now, |card| card.most_on_host.swap(now, Ordering::Relaxed).max(now));
     // Nothing may interrupt the capture of a graph.
-    (if captures::is_any() { 0 } else { now }, most)
+    (if captures::is_any() { 0 } else { movable }, most)
 }
 
 fn pinned_on(device: i32) -> u64 {

@@ -135,6 +135,8 @@ def obey():
                     said = "taken"
                 except torch.OutOfMemoryError:
                     said = "refused"
+            case ["library", size]:  # A block of a library, in KiB.
+                said = str(ctypes.CDLL(None).cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(int(size) << 10)))
             case ["drop"]:
                 kept.clear()
                 torch.cuda.empty_cache()
