@@ -18,7 +18,7 @@ def fit(monkeypatch):
         monkeypatch.setattr(kind, "zero_grad", kind.zero_grad)
 
     def apply(rehearse):
-        names = embedded("guards.py", "fit_state.py", "fit.py")
+        names = embedded("guards.py", "fit_state.py", "fit_gradients.py", "fit_costs.py", "fit.py")
         native = Native()
         names["_Fit"](native, torch, {"early_gradients": True, "rehearse": rehearse}).attach()
         return native.warnings

@@ -71,6 +71,11 @@ def test_a_large_loss_and_the_optimizer_s_state_take_less(memlab):
     assert "the loss in rows and 8 of 8 modules" in messages, messages
     assert "MiB of optimizer state on the host between steps" in messages, messages
     assert fitted["used"] <= target * MIB
+    # AND after some steps, a message has the changes and what each takes of a step, measured
+    said = re.search(r"--fit: applied (.*)\. A step takes \d+ ms, of it (.*)\. (\S+) GiB are in use, \S+ GiB were planned", messages)
+    assert said and said[1].startswith("expandable segments, ") and float(said[3]) <= target / 1024, messages
+    for part in ("compute the loss in rows", "compute activations again", "wait for the optimizer's state"):
+        assert f" ms to {part}" in said[2], messages
     # AND without these changes, it does not fit
     for change in ("loss", "state"):
         _, messages, code = run(memlab, "language", "--fit", f"{target}MiB", "--fit-without", change)

@@ -38,7 +38,7 @@ def embedded(*sources):
 
 def fit(root, modules):
     """Applies a decision to roots of this class; returns what it warned of, and a function that ends it as a trial ends."""
-    names = embedded("guards.py", "fit.py")
+    names = embedded("guards.py", "fit_costs.py", "fit.py")
     native = Native()
     made = names["_Fit"](native, torch, {"checkpoint": [{"root": root, "modules": modules}]})
     made.attach()

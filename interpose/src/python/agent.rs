@@ -30,6 +30,8 @@ const PARALLEL_SOURCE: &CStr = source!("parallel.py");
 const TAGS_SOURCE: &CStr = source!("tags.py");
 const GRAPHS_SOURCE: &CStr = source!("graphs.py");
 const COMPILED_SOURCE: &CStr = source!("compiled.py");
+const FIT_COSTS_SOURCE: &CStr = source!("fit_costs.py");
+const FIT_GRADIENTS_SOURCE: &CStr = source!("fit_gradients.py");
 const FIT_LOSS_SOURCE: &CStr = source!("fit_loss.py");
 const FIT_STATE_SOURCE: &CStr = source!("fit_state.py");
 const FIT_SOURCE: &CStr = source!("fit.py");
@@ -280,6 +282,8 @@ unsafe fn start(api: &Api) -> Object {
             COMPILED_SOURCE,
             FIT_LOSS_SOURCE,
             FIT_STATE_SOURCE,
+            FIT_GRADIENTS_SOURCE,
+            FIT_COSTS_SOURCE,
             FIT_SOURCE,
             SPILL_SOURCE,
             AGENT_SOURCE,

@@ -3,12 +3,13 @@
 Embedded in libmemlab.so and run after guards.py, in the agent's namespace. `MEMLAB_FIT` has the decision as JSON:
 
     {"early_gradients": true, "loss_in_rows": true, "host_state_bytes": 2147483648,
-     "checkpoint": [{"root": "GPT", "modules": ["blocks.0"]}]}
+     "checkpoint": [{"root": "GPT", "modules": ["blocks.0"]}],
+     "described": "early gradients, the loss in rows …", "planned": "15.9 GiB"}
 
 `root` is the class of an outermost module, and `modules` are names within it. Results stay the same bit for bit, or the
 program stops with the name of the module. `early_gradients` releases gradients when the optimizer's step has ended. With
 `rehearse`, memlab runs the program on a simulated card, and reports what would read them. `loss_in_rows`: see fit_loss.py.
-`host_state_bytes`: see fit_state.py. The program's limit keeps PyTorch's allocator within the size that was asked for, and
+`host_state_bytes`: see fit_state.py. `described` and `planned` are for the message with the costs. The program's limit keeps PyTorch's allocator within the size that was asked for, and
 spill.py makes room if more is needed.
 """
 
@@ -25,8 +26,10 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fit_costs import _AGAIN, _LOSS, _STATE, _Costs, _unmeasured
+    from fit_gradients import _Rehearsal, release_gradients
     from fit_loss import _LossInRows
-    from fit_state import _before_update, _HostState, _parameters
+    from fit_state import _HostState
     from guards import _Harmless, _on_module_calls
 
 _WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "base_model.model")
@@ -283,7 +286,8 @@ class _Call:
                 part._buffers[name] = before.clone()
             for generator, state in self.generators:
                 generator.set_state(state)
-            return self.forward(*arguments, **keywords)
+            with self.fit.part(_AGAIN):
+                return self.forward(*arguments, **keywords)
         finally:
             unknown = others.changed() - self.recomputed.changing
             undo()
@@ -348,91 +352,6 @@ class _Cache:
         return copied
 
 
-def release_gradients(optimizer, *_):
-    for parameter in _parameters(optimizer):
-        parameter.grad = None
-
-
-release_gradients._torchdynamo_disable = True
-
-
-class _Rehearsal:
-    """Finds whether the program reads gradients between an optimizer's step and the moment when it drops them itself.
-
-    Only then do they need to exist after the step. Once it has found that, it looks no more.
-    """
-
-    def __init__(self, native, torch, optimizers):
-        self.native = native
-        self.torch = torch
-        self.kept: set = set()  # Ids of parameters whose gradients the program has not dropped since a step.
-        self.in_zero_grad = 0
-        self.is_over = False
-        rehearsal = self
-
-        class Watch(torch.overrides.TorchFunctionMode):
-            def __torch_function__(self, function, types, arguments=(), keywords=None):
-                if rehearsal.kept and not rehearsal.in_zero_grad:
-                    if function == get and id(arguments[0]) in rehearsal.kept:
-                        rehearsal.refuse("the program reads them after the step")
-                    elif function == put and arguments[1] is None:
-                        rehearsal.kept.discard(id(arguments[0]))
-                return function(*arguments, **(keywords or {}))
-
-        get, put = torch.Tensor.grad.__get__, torch.Tensor.grad.__set__
-        self.watch = Watch()
-        optimizers.register_optimizer_step_pre_hook(self.before_step)
-        self.wrap(optimizers.Optimizer, _parameters)
-        self.wrap(torch.nn.Module, lambda it: it.parameters())
-        self.is_watching = False
-
-    def refuse(self, why):
-        if not self.is_over:
-            self.is_over = True
-            self.native.warn(f"--fit: gradients are not released early: {why}")
-
-    def wrap(self, kind, parameters):
-        original = kind.zero_grad
-        rehearsal = self
-
-        @functools.wraps(original)
-        def zero_grad(it, set_to_none=True):
-            rehearsal.in_zero_grad += 1
-            try:
-                return original(it, set_to_none)
-            finally:
-                rehearsal.in_zero_grad -= 1
-                mine = {id(parameter) for parameter in parameters(it)}
-                if not set_to_none and mine & rehearsal.kept:
-                    rehearsal.refuse("the program sets them to zero")
-                rehearsal.kept -= mine
-
-        kind.zero_grad = zero_grad
-
-    def before_step(self, optimizer, *given):
-        """Called before an optimizer's step: the program has dropped the gradients of the one before, or it needs them."""
-        return _before_update(given, functools.partial(self.before_update, optimizer))
-
-    def before_update(self, optimizer):
-        if self.is_watching:
-            self.is_watching = False
-            self.watch.__exit__(None, None, None)
-        mine = {id(parameter) for parameter in _parameters(optimizer)}
-        if mine & self.kept:
-            self.refuse("a later step uses them")
-            self.kept -= mine
-
-    def after_step(self, optimizer, *_):
-        self.kept.update(id(parameter) for parameter in _parameters(optimizer) if parameter.grad is not None)
-        release_gradients(optimizer)
-        modes = self.torch.overrides._get_current_function_mode_stack()
-        if any(type(mode).__name__ != "DeviceContext" for mode in modes):
-            self.refuse("memlab cannot watch them beside another function mode")
-        elif not self.is_watching and not self.is_over:
-            self.is_watching = True
-            self.watch.__enter__()
-
-
 class _Fit:
     """The decision, and the modules to which it is applied."""
 
@@ -453,6 +372,10 @@ class _Fit:
         self.hook = None
         self.loss: Any = None
         self.host_state: Any = None
+        self.described = decision.get("described")
+        self.planned = decision.get("planned")
+        self.costs: Any = None
+        self.part = _unmeasured
 
     def warn(self, text):
         self.native.warn(f"--fit: {text}")
@@ -462,20 +385,32 @@ class _Fit:
         moved and wrapped the model."""
         self.checkpoint = importlib.import_module("torch.utils.checkpoint").checkpoint
         optimizers = importlib.import_module("torch.optim.optimizer")
+        if self.described and not self.rehearses:
+            self.costs = _Costs(self.torch, self.say_costs)
+            self.costs.attach(optimizers)
+            self.part = self.costs.part
         if self.releases_gradients:
             release = _Rehearsal(self.native, self.torch, optimizers).after_step if self.rehearses else release_gradients
             optimizers.register_optimizer_step_post_hook(release)
         if self.loss_in_rows:
             report = (lambda text: self.native.warn(f"--fit: {text}")) if self.rehearses else None
-            self.loss = _LossInRows(self.torch, report)
+            self.loss = _LossInRows(self.torch, report, functools.partial(self.part, _LOSS))
             self.loss.install()
         if self.host_state_bytes:
             self.host_state = _HostState(self.warn, self.torch, self.tag_state, self.host_state_bytes, self.rehearses)
+            self.host_state.waiting = functools.partial(self.part, _STATE)
             self.host_state.attach(optimizers)
         if self.rehearses:
             atexit.register(self.say_missing)
         if self.wanted:
             (self.hook,) = _on_module_calls(self.torch, self.before_forward)
+
+    def say_costs(self, step, parts):
+        spent = [f"{milliseconds:.1f} ms to {name}" for name, milliseconds in parts.items()]
+        of_it = f", of it {' and '.join(spent)}" if spent else ""
+        free, total = self.torch.cuda.mem_get_info()
+        used = f"{(total - free) / 2**30:.2f} GiB are in use, {self.planned} were planned"
+        self.warn(f"applied {self.described}. A step takes {step:.0f} ms{of_it}. {used}")
 
     def say_missing(self):
         for kind, name in sorted(self.missing):

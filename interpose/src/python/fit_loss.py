@@ -7,6 +7,7 @@ does them for some rows at a time, and keeps the logits instead. The rows are ad
 runs once, over all of them. The gradient takes the memory of the logits if nothing else holds them.
 """
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING
 
@@ -34,10 +35,19 @@ def _holders(torch, tensor):
 class _LossInRows:
     """Stands for `torch._C._nn.cross_entropy_loss`, which `torch.nn.functional.cross_entropy` calls."""
 
-    def __init__(self, torch, report=None, least_bytes=_LEAST_LOGITS, rows_bytes=_ROWS_BYTES, least_rows=_LEAST_ROWS):
+    def __init__(
+        self,
+        torch,
+        report=None,
+        part=contextlib.nullcontext,
+        least_bytes=_LEAST_LOGITS,
+        rows_bytes=_ROWS_BYTES,
+        least_rows=_LEAST_ROWS,
+    ):
         self.torch = torch
         self.report = report  # Called at the first loss, on a simulated card, where values do not matter.
         self.rehearses = report is not None
+        self.part = part  # Returns a context in which the time is measured.
         self.least_bytes = least_bytes
         self.rows_bytes = rows_bytes
         self.least_rows = least_rows
@@ -67,7 +77,8 @@ class _LossInRows:
             if self.report is not None:
                 self.report, report = None, self.report
                 report("the loss is computed in rows")
-            return self.function.apply(logits, target, reduction, ignored)
+            with self.part():
+                return self.function.apply(logits, target, reduction, ignored)
 
         self.original = original
         self.torch.jit._builtins._register_builtin(cross_entropy_loss, "aten::cross_entropy_loss")
@@ -175,7 +186,8 @@ class _LossInRows:
                     if not torch.is_grad_enabled():
                         is_free = loss.may_overwrite(_holders(torch, logits))
                         found = logits.detach() if is_free else torch.empty_like(logits)
-                        in_rows(context, (logits, target, total_weight), gradient, found)
+                        with loss.part():
+                            in_rows(context, (logits, target, total_weight), gradient, found)
                         return found, None, None, None
                     # The gradient is differentiated again.
                     value = loss.original(logits, target, None, context.reduction, context.ignored, 0.0)

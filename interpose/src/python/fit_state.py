@@ -354,8 +354,9 @@ class _OptimizerState:
                 break
             while self.copied <= self.away:
                 self.copy_out()
-            for stream in self.streams:
-                stream.wait_event(batch.event)
+            with self.host_state.waiting():
+                for stream in self.streams:
+                    stream.wait_event(batch.event)
             for slot, tensor in [(slot, slot.tensor(self.original)) for slot in batch.slots]:
                 tensor.data = slot.host
             self.away += 1
@@ -388,9 +389,10 @@ class _OptimizerState:
                 return
             self.come_back(1)
             current = self.host_state.current_stream()
-            for stream in [*self.streams, current]:
-                for batch in self.batches[: self.copied]:
-                    stream.wait_event(batch.event)
+            with self.host_state.waiting():
+                for stream in [*self.streams, current]:
+                    for batch in self.batches[: self.copied]:
+                        stream.wait_event(batch.event)
             original, self.original = self.original, None
             optimizer = self.optimizer()
             if optimizer is not None and type(optimizer.state) is _AwayState:
@@ -407,6 +409,7 @@ class _HostState:
     ):
         self.warn = warn
         self.rehearses = rehearses  # On a simulated card, where values do not matter.
+        self.waiting: Any = contextlib.nullcontext  # Returns a context in which the time is measured.
         self.torch = torch
         self.tag = tag
         self.wanted_bytes = wanted_bytes

@@ -19,7 +19,7 @@ use memlab_predict::plan::Recording;
 use memlab_protocol::status::OnLimit;
 use memlab_units::format::{size, time_spent};
 
-use changes::{Changes, GRADIENTS, LOSS, STATE, WEIGHTS};
+use changes::{Changes, Decision, GRADIENTS, LOSS, STATE, WEIGHTS};
 use paged::{PagedModule, change_budgets};
 use tempfile::TempDir;
 use trial::{CardNeeds, Environment, Outcome, Rehearsal, STEPS, Trial, Tried, step_ns};
@@ -151,7 +151,8 @@ impl Fitted {
         let Some(Chosen { attempt, target, budget, settings, .. }) = &self.chosen else {
             return Ok(FittedEnvironment::default());
         };
-        let variables = variables(&attempt.changes, Some(*budget), settings);
+        let decision = attempt.changes.applied(attempt.needs.at_ease.min(*target));
+        let variables = variables(&attempt.changes, &decision, Some(*budget), settings);
         let mut variables: Vec<_> = variables.into_iter().map(|(name, value)| (name, OsString::from(value))).collect();
         variables.push(("MEMLAB_LIMIT", format!("{target}B").into()));
         variables.push(("MEMLAB_ON_LIMIT", OnLimit::Spill.as_str().into()));
@@ -380,7 +381,7 @@ impl Fitting<'_> {
     }
 
     fn start(&self, changes: &Changes) -> anyhow::Result<Rehearsal> {
-        self.trial.start(variables(changes, None, &self.settings))
+        self.trial.start(variables(changes, &changes.rehearsed(), None, &self.settings))
     }
 
     /// Runs the changed program. Takes back other changes that it does not bear, or that have no effect. Returns `None` if
@@ -456,12 +457,16 @@ fn of_a_module(changes: &Changes, unchanged: &Recording) -> u64 {
 
 /// Returns the variables that make the changes. `budget`: most bytes that PyTorch's allocator reserves; `None`: a run on a
 /// simulated card.
-fn variables(changes: &Changes, budget: Option<u64>, settings: &AllocatorSettings) -> Environment {
+fn variables(
+    changes: &Changes,
+    decision: &Decision,
+    budget: Option<u64>,
+    settings: &AllocatorSettings,
+) -> Environment {
     let is_paged = changes.paged().next().is_some();
-    let decision = if budget.is_none() { changes.rehearsed() } else { changes.applied() };
     let mut variables = vec![
         (settings.variable, settings.value.clone()),
-        ("MEMLAB_FIT", serde_json::to_string(&decision).unwrap_or_default()),
+        ("MEMLAB_FIT", serde_json::to_string(decision).unwrap_or_default()),
     ];
     if budget.is_none() || is_paged {
         variables.push((paged::DECISION, paged::decision(changes.paged(), budget)));

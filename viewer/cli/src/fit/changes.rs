@@ -69,6 +69,8 @@ impl Changes {
             host_state_bytes: self.host_state_bytes,
             rehearse: true,
             checkpoint: Vec::new(),
+            described: String::new(),
+            planned: String::new(),
         };
         for module in self.recomputed.iter().flat_map(|found| &found.modules) {
             match decision.checkpoint.iter_mut().find(|root| root.root == module.root) {
@@ -81,9 +83,9 @@ impl Changes {
         decision
     }
 
-    /// The decision for the program itself.
-    pub fn applied(&self) -> Decision {
-        Decision { rehearse: false, ..self.rehearsed() }
+    /// The decision for the program itself, which takes this many bytes of the card.
+    pub fn applied(&self, planned: u64) -> Decision {
+        Decision { rehearse: false, described: self.described(), planned: size(planned), ..self.rehearsed() }
     }
 }
 
@@ -96,6 +98,9 @@ pub struct Decision {
     /// True for a run on a simulated card, which reports what would read the gradients.
     rehearse: bool,
     checkpoint: Vec<Root>,
+    /// The changes and the size on the card, for messages about what they cost.
+    described: String,
+    planned: String,
 }
 
 /// Modules of one outermost module.

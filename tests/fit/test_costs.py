@@ -1,0 +1,88 @@
+"""What `memlab run --fit` says about the cost of its changes. The GPU's clock is a stand-in."""
+
+import types
+
+import pytest
+import torch
+from test_recompute import embedded
+from torch import nn
+from torch.optim import optimizer as optimizers
+
+
+class Clock:
+    """Stands for `torch.cuda`: time passes only in `spend`, in milliseconds."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.is_done = True
+        self.is_capturing = False
+
+    def spend(self, milliseconds):
+        self.now += milliseconds
+
+    def Event(self, enable_timing):  # noqa: N802
+        assert enable_timing
+        event = types.SimpleNamespace(query=lambda: self.is_done)
+
+        def record():
+            assert not self.is_capturing
+            event.at = self.now
+
+        event.record = record
+        event.elapsed_time = lambda end: end.at - event.at
+        return event
+
+    def is_current_stream_capturing(self):
+        return self.is_capturing
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Returns the clock, the costs, what they reported, and an optimizer whose steps count."""
+    hooks = type(optimizers._global_optimizer_post_hooks)()
+    monkeypatch.setattr(optimizers, "_global_optimizer_post_hooks", hooks)
+    clock, reports = Clock(), []
+    costs = embedded("guards.py", "fit_costs.py")["_Costs"](
+        types.SimpleNamespace(cuda=clock), lambda *report: reports.append(report)
+    )
+    costs.attach(optimizers)
+    return clock, costs, reports, torch.optim.SGD(nn.Linear(2, 2).parameters())
+
+
+def train(measured, steps):
+    clock, costs, _, optimizer = measured
+    for _ in range(steps):
+        clock.spend(10)
+        for _ in range(2):
+            with costs.part("compute again"):
+                clock.spend(3)
+                with costs.part("compute again"):  # A checkpointed module in another one.
+                    clock.spend(1)
+        optimizer.step()
+
+
+def test_a_step_and_its_parts_are_measured_once(measured):
+    clock, _, reports, _ = measured
+    # GIVEN steps of 18 ms, of which 8 are a change's; the first three are slow
+    clock.spend(500)
+    train(measured, 3)
+    # WHEN steps of another optimizer happen between them, and the GPU is late
+    torch.optim.SGD(nn.Linear(2, 2).parameters()).step()
+    clock.is_done = False
+    train(measured, 5)
+    assert not reports
+    clock.is_done = True
+    train(measured, 4)
+    # THEN the report comes once, when nothing has to wait for it
+    assert reports == [(18.0, {"compute again": 8.0})]
+
+
+def test_nothing_is_measured_within_a_capture(measured):
+    clock, costs, reports, _ = measured
+    # GIVEN a program that captures a graph after some steps
+    train(measured, 4)
+    clock.is_capturing = True
+    # THEN no event is recorded into it, and nothing is reported
+    train(measured, 6)
+    assert not reports
+    assert not costs.ends and not costs.parts
