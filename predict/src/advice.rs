@@ -23,7 +23,7 @@ mod times;
 
 pub use advise::advise;
 pub use cost::Cost;
-pub use fit::{FitModule, MeasuredCosts, Recomputation, recomputation};
+pub use fit::{FitModule, MeasuredCosts, Recomputation, activation_bytes, recomputation};
 pub use report::{Advice, AdviceReport, Batch, Combination, Figure, HostBoundStep, Kind, RejectedAdvice};
 pub use rules::leak::Leak;
 pub use rules::optimizer::OFFLOADED_STATE;

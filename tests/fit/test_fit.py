@@ -82,6 +82,20 @@ def test_a_large_loss_and_the_optimizer_s_state_take_less(memlab):
         assert code == 2 and "misses by" in messages, messages
 
 
+def test_activations_leave_where_no_module_can_be_recomputed(memlab):
+    # GIVEN a model without submodules; WHEN it must fit into a half of what it takes
+    plain, _, _ = run(memlab, "single", "--fit", "12GiB")
+    target = plain["used"] // 2 // MIB
+    fitted, messages, code = run(memlab, "single", "--fit", f"{target}MiB")
+    # THEN it does, with activations off the GPU
+    assert code == 0 and "activations off the GPU (" in messages, messages
+    assert "checkpointed" not in messages
+    assert fitted["reserved"] + plain["used"] - plain["reserved"] <= target * MIB
+    # AND without this change, it is not started
+    _, messages, code = run(memlab, "single", "--fit", f"{target}MiB", "--fit-without", "activations")
+    assert code == 2 and "misses by" in messages, messages
+
+
 def test_a_module_can_be_left_out(memlab):
     # GIVEN the modules that memlab chooses
     sentence, _, _ = code_for(memlab, "5GiB", "--", PYTHON, PROGRAM, "plain")

@@ -71,7 +71,7 @@ def spilling(monkeypatch, attached, on_host):
     loss = names["_LossInRows"](torch, least_bytes=0, rows_bytes=1 << 16)
     loss.is_on = False
     loss.install()
-    fit = types.SimpleNamespace(loss=loss, host_state=attached(0))
+    fit = types.SimpleNamespace(loss=loss, host_state=attached(0), activations=None)
 
     class Spilling(names["_Spilling"]):
         def is_mine(self, optimizer):

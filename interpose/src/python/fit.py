@@ -3,13 +3,13 @@
 Embedded in libmemlab.so and run after guards.py, in the agent's namespace. `MEMLAB_FIT` has the decision as JSON:
 
     {"early_gradients": true, "loss_in_rows": true, "host_state_bytes": 2147483648,
-     "checkpoint": [{"root": "GPT", "modules": ["blocks.0"]}],
+     "activations_bytes": null, "checkpoint": [{"root": "GPT", "modules": ["blocks.0"]}],
      "described": "early gradients, the loss in rows …", "planned": "15.9 GiB"}
 
 `root` is the class of an outermost module, and `modules` are names within it. Results stay the same bit for bit, or the
 program stops with the name of the module. `early_gradients` releases gradients when the optimizer's step has ended. With
 `rehearse`, memlab runs the program on a simulated card, and reports what would read them. `loss_in_rows`: see fit_loss.py.
-`host_state_bytes`: see fit_state.py. `described` and `planned` are for the message with the costs. The program's limit keeps PyTorch's allocator within the size that was asked for, and
+`host_state_bytes`: see fit_state.py. `activations_bytes`: the most of them on the GPU, see spill.py. `described` and `planned` are for the message with the costs. The program's limit keeps PyTorch's allocator within the size that was asked for, and
 spill.py makes room if more is needed.
 """
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fit_loss import _LossInRows
     from fit_state import _HostState
     from guards import _Harmless, _on_module_calls
+    from spill import _AwayActivations
 
 _WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "base_model.model")
 
@@ -372,6 +373,8 @@ class _Fit:
         self.hook = None
         self.loss: Any = None
         self.host_state: Any = None
+        self.activations: Any = None
+        self.activations_bytes = decision.get("activations_bytes")
         self.described = decision.get("described")
         self.planned = decision.get("planned")
         self.costs: Any = None
@@ -400,10 +403,18 @@ class _Fit:
             self.host_state = _HostState(self.warn, self.torch, self.tag_state, self.host_state_bytes, self.rehearses)
             self.host_state.waiting = functools.partial(self.part, _STATE)
             self.host_state.attach(optimizers)
+        if self.activations_bytes is not None:
+            self.activations = _AwayActivations(self.torch, lambda: 0, self.activations_fail)
+            self.activations.budget = self.activations_bytes
+            self.activations.attach()
         if self.rehearses:
             atexit.register(self.say_missing)
         if self.wanted:
             (self.hook,) = _on_module_calls(self.torch, self.before_forward)
+
+    def activations_fail(self, error):
+        self.activations.refuse()
+        self.warn(f"activations stay on the GPU ({error})")
 
     def say_costs(self, step, parts):
         spent = [f"{milliseconds:.1f} ms to {name}" for name, milliseconds in parts.items()]

@@ -66,7 +66,7 @@ class _AwayActivations:
         self.torch = torch
         self.away = away  # Returns the bytes of other memory that is on the host for a part of the step.
         self.fail = fail  # Called with an exception, after which activations stay.
-        self.offload: Any = None  # Makes the block of a forward with a budget.
+        self.offload: Any = None  # Makes the block of a forward with a budget. Imported for the first one.
         self.budget: Any = None
         self.largest: Any = None  # Most bytes that a forward without a budget left on the GPU.
         self.is_refused = False  # True after a failure: activations stay.
@@ -83,11 +83,10 @@ class _AwayActivations:
         self.is_refused = True
         self.budget = None
 
-    def limit(self, budget):
+    def load(self):
         if self.offload is None:
             self.offload = importlib.import_module("memlab").offload_activations
             self.yield_to_others()
-        self.budget = budget
 
     def yield_to_others(self):
         """Code that forbids hooks on saved tensors, such as `torch.func.grad`, would raise while those of a block are in
@@ -140,6 +139,7 @@ class _AwayActivations:
                 if self.may_begin():
                     call = _OutermostCall(module, self.allocated())
                     if self.budget is not None:
+                        self.load()
                         block = self.offload(self.budget)
                         block.__enter__()
                         call.block = block
@@ -174,7 +174,9 @@ class _Spilling:
         self.loss = fit.loss if fit is not None else None
         self.host_state = fit.host_state if fit is not None else None
         self.tag_state = tag_state
-        self.activations: Any = _AwayActivations(torch, self.state_away, self.activations_fail)
+        self.activations: Any = fit.activations if fit is not None else None
+        if self.activations is None:
+            self.activations = _AwayActivations(torch, self.state_away, self.activations_fail)
         self.optimizer: Any = None  # Whose steps are counted: weak.
         self.others = 0  # Steps and their begins of other optimizers since its last one.
         self.device: Any = None
@@ -307,7 +309,8 @@ class _Spilling:
         budget = max(before - missing - missing // 4 - largest // _MOST_SPARE, largest // _LEAST_SHARE)
         if not activations.is_refused and before - budget > least:
             with _Harmless(self.activations_fail):
-                activations.limit(budget)
+                activations.load()
+                activations.budget = budget
                 self.patience = 3  # Two forwards measure.
                 self.warn(f"{found}. Activations now keep {_size(budget)} of {_size(largest)} on the GPU")
             return

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
+use memlab_trace::Category;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::block_lifetimes::BlockLifetimes;
@@ -49,6 +50,12 @@ fn place(chosen: &[Module], class: impl Fn(u32) -> String) -> String {
         [_] => names::grouped(chosen),
         of_a_root => of_a_root.join(", "),
     }
+}
+
+/// Returns the most bytes of activations that were live at once.
+pub fn activation_bytes(recording: &Recording) -> u64 {
+    let is_activation = |id: u32| recording.allocations[id as usize].category == Category::Activation;
+    BlockLifetimes::new(recording).peak_live_bytes(is_activation)
 }
 
 /// GPU times of the modules' forwards in another recording, by the class of their outermost module and their name.

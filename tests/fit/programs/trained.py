@@ -1,7 +1,8 @@
 """Trains a small transformer: `trained.py CASE`. Prints the peaks of PyTorch's allocator, in bytes, as JSON.
 
 Cases: plain; changed, whose fifth block is the cheapest, and gets a tensor that the caller changes before backward; read,
-which reads gradients after the step; language, with a large cross entropy; slow, whose first four blocks are expensive.
+which reads gradients after the step; language, with a large cross entropy; slow, whose first four blocks are expensive;
+single, whose blocks are functions and not modules.
 """
 
 import json
@@ -30,6 +31,18 @@ class Block(nn.Module):
         return x + self.down(torch.nn.functional.gelu(self.up(self.norm(x)))) + shift
 
 
+class Single(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.ParameterList(nn.Parameter(torch.randn(4 * WIDTH, WIDTH) / 64) for _ in range(8))
+        self.down = nn.ParameterList(nn.Parameter(torch.randn(WIDTH, 4 * WIDTH) / 64) for _ in range(8))
+
+    def forward(self, x):
+        for up, down in zip(self.up, self.down, strict=True):
+            x = x + nn.functional.linear(nn.functional.gelu(nn.functional.linear(x, up)), down)
+        return x
+
+
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
@@ -54,7 +67,7 @@ def loss_of(model):
 
 
 def main():
-    model = Model().cuda()
+    model = (Single() if CASE == "single" else Model()).cuda()
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(8):
         loss = loss_of(model)

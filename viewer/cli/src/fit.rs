@@ -14,12 +14,12 @@ use std::path::Path;
 use memlab_base::error::bad_input;
 use memlab_base::{output, text, trace_files};
 use memlab_follow::cards::{CardStatus, cards};
-use memlab_predict::advice::{MeasuredCosts, Recomputation, advise, recomputation};
+use memlab_predict::advice::{MeasuredCosts, Recomputation, activation_bytes, advise, recomputation};
 use memlab_predict::plan::Recording;
 use memlab_protocol::status::OnLimit;
 use memlab_units::format::{size, time_spent};
 
-use changes::{Changes, Decision, GRADIENTS, LOSS, STATE, WEIGHTS};
+use changes::{ACTIVATIONS, Changes, Decision, GRADIENTS, LOSS, Offloaded, STATE, WEIGHTS};
 use paged::{PagedModule, change_budgets};
 use tempfile::TempDir;
 use trial::{CardNeeds, Environment, Outcome, Rehearsal, STEPS, Trial, Tried, step_ns};
@@ -36,6 +36,9 @@ const DEFAULT_CARD: &str = "h100";
 
 /// The part of the target that may stay unused when weights are paged, as a divisor.
 const PAGED_TOLERANCE: u64 = 32;
+
+/// The least part of the activations that may stay on the GPU, as a divisor.
+const LEAST_ACTIVATIONS: u64 = 16;
 
 /// Share of the target that stays free, in percent: the model of the allocator is that inaccurate.
 const MARGIN_PERCENT: u64 = 1;
@@ -227,7 +230,8 @@ impl Attempt {
     /// Order by cost. Waits for copies of the optimizer's state are not simulated, and they can take longer than a step.
     fn cost(&self) -> (u64, Option<u64>, usize) {
         let streamed: u64 = self.changes.paged().map(PagedModule::streamed_bytes).sum();
-        (self.changes.host_state_bytes + streamed, self.step_ns, self.changes.modules().len())
+        let offloaded = self.changes.offloaded.map_or(0, |offloaded| offloaded.of_bytes - offloaded.budget_bytes);
+        (self.changes.host_state_bytes + streamed + offloaded, self.step_ns, self.changes.modules().len())
     }
 }
 
@@ -241,9 +245,10 @@ impl Fitting<'_> {
             loss_in_rows: is_wanted(LOSS),
             host_state_bytes: 0,
             recomputed: None,
+            offloaded: None,
             modules_moved: Vec::new(),
         };
-        let (may_move_state, may_page) = (is_wanted(STATE), is_wanted(WEIGHTS));
+        let (may_move_state, may_page, may_offload) = (is_wanted(STATE), is_wanted(WEIGHTS), is_wanted(ACTIVATIONS));
         let (recording, changed) = match recorded {
             Some(recording) => (recording, None),
             None => {
@@ -275,8 +280,11 @@ impl Fitting<'_> {
                 self.page(&mut changes, &base)?;
             }
             self.select_modules(&mut changes, &base, budget)?;
-            if !self.tried.iter().any(|attempt| attempt.needs.at_ease <= target) {
+            if !self.has_fitted() {
                 self.change_most(&mut changes, &base, may_move_state)?;
+            }
+            if !self.has_fitted() && is_training && may_offload {
+                self.offload_activations(&mut changes, &base)?;
             }
         }
         // The model of the allocator is inaccurate: a run that needs at most this fits.
@@ -346,6 +354,39 @@ impl Fitting<'_> {
         Ok(())
     }
 
+    /// Keeps activations within a budget that is small enough: instead of recomputed modules, and then beside them.
+    ///
+    /// `base`: the program with all its activations.
+    fn offload_activations(&mut self, changes: &mut Changes, base: &Outcome) -> anyhow::Result<()> {
+        let of_bytes = activation_bytes(&base.recording);
+        let most = std::mem::take(&mut changes.recomputed);
+        let (mut budget_bytes, mut needs) = (of_bytes, base.needs);
+        for recomputed in [None, most] {
+            changes.recomputed = recomputed;
+            for _ in 0..MAX_ATTEMPTS {
+                let missing = needs.at_ease.saturating_sub(self.target);
+                let smaller = budget_bytes.saturating_sub(missing + missing / 8).max(of_bytes / LEAST_ACTIVATIONS);
+                let is_least = smaller == budget_bytes;
+                if missing == 0 || (is_least && changes.recomputed.is_none()) {
+                    break;
+                }
+                budget_bytes = smaller;
+                changes.offloaded = Some(Offloaded { budget_bytes, of_bytes });
+                let Some(outcome) = self.attempt(changes, None)? else { return Ok(()) };
+                needs = outcome.needs;
+                if is_least {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns true if changes that were tried fit.
+    fn has_fitted(&self) -> bool {
+        self.tried.iter().any(|attempt| attempt.needs.at_ease <= self.target)
+    }
+
     /// Pages as much of the weights as is necessary, for a program that trains nothing.
     ///
     /// `base`: the program with all its weights on the GPU.
@@ -401,6 +442,10 @@ impl Fitting<'_> {
                 Tried::Refused(names) => {
                     output::note(format_args!("activations of {} cannot be recomputed", names.join(", ")));
                     self.excluded.extend(names);
+                    return Ok(None);
+                }
+                Tried::KeepsActivations(why) => {
+                    output::note(format_args!("activations cannot leave the GPU: {why}"));
                     return Ok(None);
                 }
                 Tried::ReadsGradients => changes.early_gradients = false,

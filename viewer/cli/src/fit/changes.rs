@@ -11,6 +11,7 @@ pub const GRADIENTS: &str = "gradients";
 pub const LOSS: &str = "loss";
 pub const STATE: &str = "state";
 pub const WEIGHTS: &str = "weights";
+pub const ACTIVATIONS: &str = "activations";
 
 /// Changes of a program.
 #[derive(Clone, Debug)]
@@ -22,8 +23,18 @@ pub struct Changes {
     /// Bytes of the optimizer's state that are on the host between steps.
     pub host_state_bytes: u64,
     pub recomputed: Option<Recomputation>,
+    pub offloaded: Option<Offloaded>,
     /// Modules that the program moves to the GPU, and the memory that they get there.
     pub modules_moved: Vec<PagedModule>,
+}
+
+/// Activations of outermost modules that leave the GPU.
+#[derive(Clone, Copy, Debug)]
+pub struct Offloaded {
+    /// Bytes that stay.
+    pub budget_bytes: u64,
+    /// Bytes of all activations.
+    pub of_bytes: u64,
 }
 
 impl Changes {
@@ -48,6 +59,9 @@ impl Changes {
             let count = found.modules.len();
             parts.push(format!("{count} of {} modules checkpointed ({})", found.candidates, found.place));
         }
+        if let Some(Offloaded { budget_bytes, of_bytes }) = self.offloaded {
+            parts.push(format!("activations off the GPU ({} of {} stay)", size(budget_bytes), size(of_bytes)));
+        }
         parts.extend(self.paged().map(PagedModule::described));
         match parts.split_last() {
             Some((last, [])) => last.clone(),
@@ -67,6 +81,7 @@ impl Changes {
             early_gradients: self.early_gradients,
             loss_in_rows: self.loss_in_rows,
             host_state_bytes: self.host_state_bytes,
+            activations_bytes: self.offloaded.map(|offloaded| offloaded.budget_bytes),
             rehearse: true,
             checkpoint: Vec::new(),
             described: String::new(),
@@ -95,6 +110,8 @@ pub struct Decision {
     early_gradients: bool,
     loss_in_rows: bool,
     host_state_bytes: u64,
+    /// Most bytes of activations of an outermost module on the GPU.
+    activations_bytes: Option<u64>,
     /// True for a run on a simulated card, which reports what would read the gradients.
     rehearse: bool,
     checkpoint: Vec<Root>,

@@ -63,6 +63,13 @@ pub fn of(changes: &Changes, budget: u64, settings: &AllocatorSettings) -> Strin
     if changes.loss_in_rows {
         parts.push(format!("# The loss in rows\n{LOSS_IN_ROWS}"));
     }
+    if let Some(offloaded) = changes.offloaded {
+        parts.push(format!(
+            "# Activations off the GPU: around the forward\nimport memlab\n\
+             with memlab.offload_activations(budget={}):\n    ...",
+            offloaded.budget_bytes
+        ));
+    }
     for module in changes.paged() {
         let (kind, budget) = (&module.class, module.budget_bytes);
         parts.push(format!(

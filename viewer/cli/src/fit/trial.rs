@@ -27,6 +27,7 @@ const LEFT_OUT: (&str, &str) = ("the activations of ", " are not recomputed");
 const GRADIENTS_READ: &str = "gradients are not released early";
 const LOSS_IN_ROWS: &str = "the loss is computed in rows";
 const STATE_LEAVES: &str = " bytes of the optimizer's state leave";
+const ACTIVATIONS_STAY: (&str, char) = ("activations stay on the GPU (", ')');
 const LOGITS_CHANGED: &str = "the loss cannot be computed in rows";
 
 /// Environment variables of a program.
@@ -47,6 +48,8 @@ pub enum Tried {
     Refused(Vec<String>),
     /// The program reads gradients after the step.
     ReadsGradients,
+    /// Activations cannot leave the GPU, for this reason.
+    KeepsActivations(String),
     /// The program changes the logits between the loss and backward.
     ChangesLogits,
     /// The program fails.
@@ -135,6 +138,10 @@ impl Rehearsal {
         let says = |text: &str| warnings.iter().any(|warning| warning.contains(text));
         if says(GRADIENTS_READ) {
             return Ok(Tried::ReadsGradients);
+        }
+        let (before, after) = ACTIVATIONS_STAY;
+        if let Some((_, why)) = warnings.iter().find_map(|warning| warning.split_once(before)) {
+            return Ok(Tried::KeepsActivations(why.trim_end_matches(after).to_owned()));
         }
         let left_out: Vec<String> = warnings.iter().flat_map(|warning| named(warning, LEFT_OUT)).collect();
         if !left_out.is_empty() {
