@@ -96,6 +96,22 @@ def test_activations_leave_where_no_module_can_be_recomputed(memlab):
     assert code == 2 and "misses by" in messages, messages
 
 
+@pytest.mark.long
+def test_compiled_graphs_keep_less_if_rounding_may_change(memlab):
+    # GIVEN a program that is compiled as a whole, so that no module can be recomputed and no activation can leave
+    target = 4300
+    figures, messages, code = run(memlab, "compiled", "--fit", f"{target}MiB")
+    # THEN it is not started, AND the error names what may help
+    assert (figures, code) == (None, 2), messages
+    assert "activations cannot leave the GPU: no module is called in training, outside of compiled code" in messages
+    assert "With `--fit-allow rounding`" in messages
+    # WHEN results may change in their last bits, THEN its graphs keep a share of the activations, AND the message says so
+    fitted, messages, code = run(memlab, "compiled", "--fit", f"{target}MiB", "--fit-allow", "rounding")
+    assert code == 0, messages
+    assert re.search(r"compiled graphs that keep \d+ % of their activations \(rounds differently\)", messages), messages
+    assert fitted["used"] <= target * MIB
+
+
 def test_a_module_can_be_left_out(memlab):
     # GIVEN the modules that memlab chooses
     sentence, _, _ = code_for(memlab, "5GiB", "--", PYTHON, PROGRAM, "plain")

@@ -3,13 +3,14 @@
 Embedded in libmemlab.so and run after guards.py, in the agent's namespace. `MEMLAB_FIT` has the decision as JSON:
 
     {"early_gradients": true, "loss_in_rows": true, "host_state_bytes": 2147483648,
-     "activations_bytes": null, "checkpoint": [{"root": "GPT", "modules": ["blocks.0"]}],
+     "activations_bytes": null, "compiled_share": null, "checkpoint": [{"root": "GPT", "modules": ["blocks.0"]}],
      "described": "early gradients, the loss in rows …", "planned": "15.9 GiB"}
 
 `root` is the class of an outermost module, and `modules` are names within it. Results stay the same bit for bit, or the
 program stops with the name of the module. `early_gradients` releases gradients when the optimizer's step has ended. With
 `rehearse`, memlab runs the program on a simulated card, and reports what would read them. `loss_in_rows`: see fit_loss.py.
-`host_state_bytes`: see fit_state.py. `activations_bytes`: the most of them on the GPU, see spill.py. `described` and `planned` are for the message with the costs. The program's limit keeps PyTorch's allocator within the size that was asked for, and
+`host_state_bytes`: see fit_state.py. `activations_bytes`: the most of them on the GPU, see spill.py. `compiled_share`: of the activations that compiled graphs would
+keep. `described` and `planned` are for the message with the costs. The program's limit keeps PyTorch's allocator within the size that was asked for, and
 spill.py makes room if more is needed.
 """
 
@@ -365,6 +366,7 @@ class _Fit:
         self.wanted = {part["root"]: list(part["modules"]) for part in decision.get("checkpoint", ())}
         self.releases_gradients = decision.get("early_gradients", False)
         self.rehearses = decision.get("rehearse", False)
+        self.is_rehearsed = False  # True after the first step.
         self.missing = {(root, name) for root, names in self.wanted.items() for name in names}
         self.seen: Any = weakref.WeakSet()  # Roots to which the decision was applied.
         self.generator = torch.Generator
@@ -375,6 +377,7 @@ class _Fit:
         self.host_state: Any = None
         self.activations: Any = None
         self.activations_bytes = decision.get("activations_bytes")
+        self.compiled_share = decision.get("compiled_share")
         self.described = decision.get("described")
         self.planned = decision.get("planned")
         self.costs: Any = None
@@ -407,8 +410,14 @@ class _Fit:
             self.activations = _AwayActivations(self.torch, lambda: 0, self.activations_fail)
             self.activations.budget = self.activations_bytes
             self.activations.attach()
+        if self.compiled_share is not None:
+            with _Harmless(lambda error: self.warn(f"compiled graphs keep all activations ({error})")):
+                config = importlib.import_module("torch._functorch.config")
+                if config.activation_memory_budget == 1.0:  # The program has set none.
+                    config.activation_memory_budget = self.compiled_share
         if self.rehearses:
             atexit.register(self.say_missing)
+            optimizers.register_optimizer_step_post_hook(self.after_rehearsed_step)
         if self.wanted:
             (self.hook,) = _on_module_calls(self.torch, self.before_forward)
 
@@ -427,6 +436,20 @@ class _Fit:
         for kind, name in sorted(self.missing):
             why = f"no {kind} with it was called outside of compiled code"
             self.native.warn(f"--fit: the activations of {name} are not recomputed: {why}")
+
+    def after_rehearsed_step(self, *_):
+        """Says once what a step has shown. The recording ends after some steps, before functions run at exit."""
+        if self.is_rehearsed:
+            return
+        self.is_rehearsed = True
+        utils = sys.modules.get("torch._dynamo.utils")
+        count = utils.counters["stats"]["unique_graphs"] if utils is not None else 0
+        if count:
+            self.warn(f"{count} graphs are compiled")
+        if self.activations is not None and self.activations.blocks == 0:
+            self.activations_fail("no module is called in training, outside of compiled code")
+
+    after_rehearsed_step._torchdynamo_disable = True  # type: ignore[attr-defined]
 
     def before_forward(self, module, _arguments):
         if self.torch.compiler.is_compiling():

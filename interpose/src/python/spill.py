@@ -69,6 +69,7 @@ class _AwayActivations:
         self.offload: Any = None  # Makes the block of a forward with a budget. Imported for the first one.
         self.budget: Any = None
         self.largest: Any = None  # Most bytes that a forward without a budget left on the GPU.
+        self.blocks = 0  # Forwards with a budget.
         self.is_refused = False  # True after a failure: activations stay.
         self.local = threading.local()  # `call`: the outermost module that this thread runs.
         self.handles: list = []
@@ -143,6 +144,7 @@ class _AwayActivations:
                         block = self.offload(self.budget)
                         block.__enter__()
                         call.block = block
+                        self.blocks += 1
                         call.hooks = self.torch._C._autograd._top_saved_tensors_default_hooks(True)
                     self.local.call = call
 

@@ -10,7 +10,7 @@ use memlab_base::text::{Style, short_command};
 use memlab_base::{arguments, output};
 use memlab_predict::plan::Recording;
 
-use crate::fit::{self, Request};
+use crate::fit::{self, Allowed, Request};
 
 /// The help after the options.
 pub const HELP: &str = "\
@@ -33,9 +33,12 @@ pub struct Options {
     /// Most GPU memory, context included [default: what is free on the card].
     #[arg(long, value_name = "SIZE", value_parser = arguments::positive_size)]
     size: Option<u64>,
-    /// Leave out a change: a module, gradients, loss, state or weights. Can be repeated.
+    /// Leave out a change: a module, gradients, loss, state, activations or weights. Can be repeated.
     #[arg(long, value_name = "CHANGE")]
     without: Vec<String>,
+    /// Allow changes that alter the last bits of results, if others do not suffice.
+    #[arg(long, value_name = "WHAT")]
+    allow: Option<Allowed>,
     /// The program and its arguments [default: those of the trace].
     #[arg(last = true, value_hint = ValueHint::CommandWithArguments, value_name = "CMD")]
     command: Vec<OsString>,
@@ -55,8 +58,9 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         }
         (_, command) => command.to_vec(),
     };
-    let request = Request { command: &command, size: options.size, without: &options.without, from };
-    let fitted = fit::choose(request)?;
+    let allows_rounding = options.allow.is_some();
+    let (size, without) = (options.size, &*options.without);
+    let fitted = fit::choose(Request { command: &command, size, without, allows_rounding, from })?;
     let mut out = output::styled_stdout(Style::of_output());
     writeln!(out, "{fitted}")?;
     if let Some(code) = fitted.code() {
@@ -66,7 +70,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             0 => format!(" {}MiB", size / MIB),
             _ => format!(" {size}B"),
         });
-        writeln!(out, "\n{code}\n\n# To run it with these changes: memlab run --fit{size} -- {words}")?;
+        let allow = if allows_rounding { " --fit-allow rounding" } else { "" };
+        writeln!(out, "\n{code}\n\n# To run it with these changes: memlab run --fit{size}{allow} -- {words}")?;
     }
     Ok(out.flush()?)
 }

@@ -13,6 +13,9 @@ pub const STATE: &str = "state";
 pub const WEIGHTS: &str = "weights";
 pub const ACTIVATIONS: &str = "activations";
 
+/// Environment variable for small workspaces of cuBLAS.
+pub const WORKSPACES: (&str, &str) = ("CUBLAS_WORKSPACE_CONFIG", ":16:8");
+
 /// Changes of a program.
 #[derive(Clone, Debug)]
 pub struct Changes {
@@ -24,6 +27,10 @@ pub struct Changes {
     pub host_state_bytes: u64,
     pub recomputed: Option<Recomputation>,
     pub offloaded: Option<Offloaded>,
+    /// Share of the activations that compiled graphs keep, in percent. Rounds in another way.
+    pub compiled_percent: Option<u32>,
+    /// cuBLAS gets little memory. Rounds in another way.
+    pub small_workspaces: bool,
     /// Modules that the program moves to the GPU, and the memory that they get there.
     pub modules_moved: Vec<PagedModule>,
 }
@@ -62,6 +69,12 @@ impl Changes {
         if let Some(Offloaded { budget_bytes, of_bytes }) = self.offloaded {
             parts.push(format!("activations off the GPU ({} of {} stay)", size(budget_bytes), size(of_bytes)));
         }
+        if let Some(percent) = self.compiled_percent {
+            parts.push(format!("compiled graphs that keep {percent} % of their activations (rounds differently)"));
+        }
+        if self.small_workspaces {
+            parts.push("small workspaces of cuBLAS (rounds differently)".to_owned());
+        }
         parts.extend(self.paged().map(PagedModule::described));
         match parts.split_last() {
             Some((last, [])) => last.clone(),
@@ -82,6 +95,7 @@ impl Changes {
             loss_in_rows: self.loss_in_rows,
             host_state_bytes: self.host_state_bytes,
             activations_bytes: self.offloaded.map(|offloaded| offloaded.budget_bytes),
+            compiled_share: self.compiled_percent.map(|percent| f64::from(percent) / 100.0),
             rehearse: true,
             checkpoint: Vec::new(),
             described: String::new(),
@@ -112,6 +126,8 @@ pub struct Decision {
     host_state_bytes: u64,
     /// Most bytes of activations of an outermost module on the GPU.
     activations_bytes: Option<u64>,
+    /// Share of the activations that compiled graphs keep, from 0 to 1.
+    compiled_share: Option<f64>,
     /// True for a run on a simulated card, which reports what would read the gradients.
     rehearse: bool,
     checkpoint: Vec<Root>,

@@ -3,7 +3,7 @@
 use memlab_predict::advice::OFFLOADED_STATE;
 use memlab_units::format::size;
 
-use super::changes::Changes;
+use super::changes::{Changes, WORKSPACES};
 use crate::allocator_settings::AllocatorSettings;
 
 const EARLY_GRADIENTS: &str = "\
@@ -62,6 +62,17 @@ pub fn of(changes: &Changes, budget: u64, settings: &AllocatorSettings) -> Strin
     }
     if changes.loss_in_rows {
         parts.push(format!("# The loss in rows\n{LOSS_IN_ROWS}"));
+    }
+    if let Some(percent) = changes.compiled_percent {
+        parts.push(format!(
+            "# Compiled graphs keep a share of their activations\nimport torch._functorch.config\n\
+             torch._functorch.config.activation_memory_budget = {}",
+            f64::from(percent) / 100.0
+        ));
+    }
+    if changes.small_workspaces {
+        let (name, value) = WORKSPACES;
+        parts.push(format!("# Small workspaces, in the environment: {name}={value}"));
     }
     if let Some(offloaded) = changes.offloaded {
         parts.push(format!(

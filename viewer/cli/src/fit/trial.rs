@@ -28,6 +28,7 @@ const GRADIENTS_READ: &str = "gradients are not released early";
 const LOSS_IN_ROWS: &str = "the loss is computed in rows";
 const STATE_LEAVES: &str = " bytes of the optimizer's state leave";
 const ACTIVATIONS_STAY: (&str, char) = ("activations stay on the GPU (", ')');
+const COMPILED: &str = "graphs are compiled";
 const LOGITS_CHANGED: &str = "the loss cannot be computed in rows";
 
 /// Environment variables of a program.
@@ -71,6 +72,8 @@ pub struct Outcome {
     pub recording: Arc<Recording>,
     /// A loss was computed in rows.
     pub has_loss: bool,
+    /// The program runs compiled graphs.
+    pub is_compiled: bool,
     /// Bytes of state of optimizers that were on the host.
     pub host_state_bytes: u64,
     /// Modules that the program moved to the card.
@@ -147,7 +150,7 @@ impl Rehearsal {
         if !left_out.is_empty() {
             return Ok(Tried::Refused(left_out));
         }
-        let has_loss = says(LOSS_IN_ROWS);
+        let (has_loss, is_compiled) = (says(LOSS_IN_ROWS), says(COMPILED));
         let host_state_bytes = warnings.iter().filter_map(|warning| left_bytes(warning)).sum();
         let peaks = recording.model.peaks(recording.device);
         let rest = peaks.used_bytes.saturating_sub(peaks.reserved_bytes) + CONTEXT_MARGIN;
@@ -160,7 +163,7 @@ impl Rehearsal {
         let at_ease = needs.planned.counters.reserved.peak + rest;
         let needs = CardNeeds { at_ease, least: needs.least };
         let (step_ns, moved) = (step_ns(&recording), Moved::read(&self.report));
-        Ok(Tried::Ran(Box::new(Outcome { needs, step_ns, recording, has_loss, host_state_bytes, moved })))
+        Ok(Tried::Ran(Box::new(Outcome { needs, step_ns, recording, has_loss, is_compiled, host_state_bytes, moved })))
     }
 }
 

@@ -10,6 +10,8 @@ use memlab_base::arguments::{Appearance, checked_limits, on_limit, positive_size
 use memlab_follow::notices;
 use memlab_protocol::status::OnLimit;
 
+use crate::fit::Allowed;
+
 /// Help text after the options.
 pub const HELP: &str = "\
 Examples:
@@ -97,9 +99,12 @@ pub struct Options {
     #[arg(long, value_name = "SIZE", value_parser = positive_size, num_args = 0..=1, conflicts_with = "limit")]
     pub fit: Option<Option<u64>>,
     /// Leave out a change: a module that is not recomputed (such as blocks.3), gradients (not released early), loss (not in
-    /// rows), state (not on the host) or weights (not paged). Can be repeated.
+    /// rows), state (not on the host), activations (not off the GPU) or weights (not paged). Can be repeated.
     #[arg(long, value_name = "CHANGE", requires = "fit")]
     pub fit_without: Vec<String>,
+    /// Allow changes that alter the last bits of results, if others do not suffice.
+    #[arg(long, value_name = "WHAT", requires = "fit")]
+    pub fit_allow: Option<Allowed>,
     /// A trace of the unchanged program, with its GPU times if it has any. memlab then does not record it.
     #[arg(long, value_name = "TRACE", requires = "fit")]
     pub fit_from: Option<PathBuf>,
