@@ -98,12 +98,11 @@ def test_activations_leave_where_no_module_can_be_recomputed(memlab):
 
 @pytest.mark.long
 def test_compiled_graphs_keep_less_if_rounding_may_change(memlab):
-    # GIVEN a program that is compiled as a whole, so that no module can be recomputed and no activation can leave
+    # GIVEN a program that is compiled as a whole: no module can be recomputed, and its backward gets all activations at once
     target = 4300
     figures, messages, code = run(memlab, "compiled", "--fit", f"{target}MiB")
     # THEN it is not started, AND the error names what may help
     assert (figures, code) == (None, 2), messages
-    assert "activations cannot leave the GPU: no module is called in training, outside of compiled code" in messages
     assert "With `--fit-allow rounding`" in messages
     # WHEN results may change in their last bits, THEN its graphs keep a share of the activations, AND the message says so
     fitted, messages, code = run(memlab, "compiled", "--fit", f"{target}MiB", "--fit-allow", "rounding")

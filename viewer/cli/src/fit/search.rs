@@ -206,6 +206,11 @@ impl Fitting<'_> {
                 budget_bytes = smaller;
                 changes.offloaded = Some(Offloaded { budget_bytes, of_bytes });
                 let Some(outcome) = self.attempt(changes, None)? else { return Ok(()) };
+                if outcome.needs.at_ease + missing / 4 > needs.at_ease && changes.recomputed.is_none() {
+                    // A compiled backward gets all of them at once.
+                    changes.offloaded = None;
+                    return Ok(());
+                }
                 needs = outcome.needs;
                 if is_least {
                     break;
