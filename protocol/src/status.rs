@@ -232,6 +232,15 @@ pub struct LimitStatus {
     pub on_limit: OnLimit,
 }
 
+/// Bytes of a card that stay free where memory may spill: at most 512 MiB, and at most a 32nd of the card.
+///
+/// The driver loads kernels there when they are first called, and libraries take memory. Without it, these calls fail.
+pub fn kept_free(total: u64) -> u64 {
+    const MOST: u64 = 512 << 20;
+    const PART: u64 = 32;
+    MOST.min(total / PART)
+}
+
 /// Handling of an allocation beyond the limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -16,24 +16,24 @@ class Clock:
         self.now = 0.0
         self.is_done = True
         self.is_capturing = False
+        self.is_broken = False
 
     def spend(self, milliseconds):
         self.now += milliseconds
 
-    def Event(self, enable_timing):  # noqa: N802
+    def Event(self, enable_timing):
         assert enable_timing
         event = types.SimpleNamespace(query=lambda: self.is_done)
 
         def record():
             assert not self.is_capturing
+            if self.is_broken:
+                raise RuntimeError("CUDA error")
             event.at = self.now
 
         event.record = record
         event.elapsed_time = lambda end: end.at - event.at
         return event
-
-    def is_current_stream_capturing(self):
-        return self.is_capturing
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def measured(monkeypatch):
     monkeypatch.setattr(optimizers, "_global_optimizer_post_hooks", hooks)
     clock, reports = Clock(), []
     costs = embedded("guards.py", "fit_costs.py")["_Costs"](
-        types.SimpleNamespace(cuda=clock), lambda *report: reports.append(report)
+        types.SimpleNamespace(cuda=clock), lambda *report: reports.append(report), lambda: clock.is_capturing
     )
     costs.attach(optimizers)
     return clock, costs, reports, torch.optim.SGD(nn.Linear(2, 2).parameters())
@@ -86,3 +86,25 @@ def test_nothing_is_measured_within_a_capture(measured):
     train(measured, 6)
     assert not reports
     assert not costs.ends and not costs.parts
+
+
+def test_an_optimizer_that_stops_ends_the_measurement(measured):
+    clock, costs, reports, _optimizer = measured
+    # GIVEN a program whose first optimizer is replaced while it is measured
+    train(measured, 4)
+    other = torch.optim.SGD(nn.Linear(2, 2).parameters())
+    train((clock, costs, reports, other), 100)
+    # THEN no events are kept
+    assert not costs.ends and not costs.parts and not reports
+
+
+def test_errors_of_events_stay_out_of_the_program(measured):
+    clock, costs, reports, _ = measured
+    # GIVEN a GPU that fails while a part is measured
+    train(measured, 4)
+    with pytest.raises(KeyError), costs.part("compute again"):
+        clock.is_broken = True
+        raise KeyError  # The program's own error.
+    train(measured, 6)
+    # THEN the program gets its own errors only
+    assert not reports and not costs.parts

@@ -285,6 +285,29 @@ def test_small_blocks_of_libraries_stay_on_the_card(memlab):
         assert limits(pid)[0]["used_bytes"] <= 640 * MIB
 
 
+def moved_by(memlab, commands, **env):
+    """Returns what a program says on commands with a card of 8 GiB that may spill, and the bytes on the host over time."""
+    trace = memlab.folder / "full.jsonl"
+    with commanded(memlab, MEMLAB_ON_OOM="spill", MEMLAB_OUTPUT=str(trace), **env) as (_, tell):
+        said = [tell(command) for command in commands]
+    return said, [event[3] for event in Trace(trace).events if event[0] == "moved"]
+
+
+def test_a_full_card_spills_only_what_it_has_no_room_for(memlab):
+    # GIVEN a program with all but 300 MiB of a card, which keeps 256 MiB free for kernels
+    card = 8192 - CONTEXT // MIB
+    # WHEN it takes more, THEN that lies on the host; but memory that cannot be there gets the card's last
+    said, moved = moved_by(memlab, [f"take {card - 300}", "library 102400", "managed 190"])
+    assert said == ["taken", "0", "0"]
+    assert moved[0] == max(moved) == 100 * MIB
+    # GIVEN a pool that has grown to most of the card, and is unused; WHEN the program takes memory, THEN the pool has it
+    takes = ["take 900"] * ((card - 300) // 900)
+    pool = {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
+    said, moved = moved_by(memlab, [*takes, "forget", *takes], **pool)
+    assert said == ["taken"] * len(takes) + ["forgotten"] + ["taken"] * len(takes)
+    assert not moved
+
+
 def test_a_limit_and_offloading(memlab):
     # GIVEN a program that can be offloaded and has spilled some of its memory over its limit
     env = {"MEMLAB_OFFLOAD": "1", "MEMLAB_LIMIT": "640MiB", "MEMLAB_ON_LIMIT": "spill"}

@@ -39,7 +39,7 @@ pub struct Call {
 /// instead, where possible.
 pub fn take(
     call: &Call,
-    real: impl FnOnce() -> c_int,
+    real: impl Fn() -> c_int,
     outcome: impl FnOnce() -> (u64, u64),
     deliver_spilled: Option<impl FnOnce(u64)>,
 ) -> c_int {
@@ -58,6 +58,7 @@ pub fn take(
         }
         spill::attempt_ended();
     };
+    let can_be_on_host = deliver_spilled.is_some();
     let spill = || {
         let deliver_spilled = deliver_spilled?;
         let address = spill::allocate(call.bytes)?;
@@ -68,9 +69,11 @@ pub fn take(
         spill::attempt_ended();
         Some(())
     };
-    let may_spill = calls::current_context() != 0;
+    let may_spill = can_be_on_host && card::is_spilling();
     let is_full = || may_spill && spill::is_card_full(current_device(), call.bytes);
-    let is_due = || may_spill && spill::is_due_when_full(current_device(), call.bytes, call.caller);
+    let is_due = || {
+        may_spill && calls::current_context() != 0 && spill::is_due_when_full(current_device(), call.bytes, call.caller)
+    };
     make(admission, real, taken, Full { is_full, is_due, spill })
 }
 
@@ -85,30 +88,31 @@ struct Full<F, D, S> {
 /// charge of a successful call.
 fn make(
     admission: impl FnOnce() -> Admission,
-    real: impl FnOnce() -> c_int,
+    real: impl Fn() -> c_int,
     taken: impl FnOnce(Reservation),
     full: Full<impl FnOnce() -> bool, impl FnOnce() -> bool, impl FnOnce() -> Option<()>>,
 ) -> c_int {
     match panics::catch(admission) {
         Some(Admission::Granted(reservation)) => {
-            let result = match panics::catch(full.is_full) {
-                Some(true) => CUDA_ERROR_OUT_OF_MEMORY,
-                _ => real(),
-            };
+            let is_held_back = panics::catch(full.is_full) == Some(true);
+            let mut result = if is_held_back { CUDA_ERROR_OUT_OF_MEMORY } else { real() };
+            if result == CUDA_ERROR_OUT_OF_MEMORY && panics::catch(full.is_due) == Some(true) {
+                if panics::catch(full.spill).flatten().is_some() {
+                    return CUDA_SUCCESS;
+                }
+                if is_held_back {
+                    result = real(); // The card's last memory is better than an error.
+                }
+            }
             if result == CUDA_SUCCESS {
                 panics::catch(|| taken(reservation));
             }
-            if result != CUDA_ERROR_OUT_OF_MEMORY || panics::catch(full.is_due) != Some(true) {
-                return result;
-            }
+            result
         }
-        Some(Admission::Refused) => return CUDA_ERROR_OUT_OF_MEMORY,
-        Some(Admission::Spill) => {}
-        None => return real(), // memlab panicked.
-    }
-    match panics::catch(full.spill).flatten() {
-        Some(()) => CUDA_SUCCESS,
-        None => CUDA_ERROR_OUT_OF_MEMORY,
+        Some(Admission::Refused) => CUDA_ERROR_OUT_OF_MEMORY,
+        Some(Admission::Spill) if panics::catch(full.spill).flatten().is_some() => CUDA_SUCCESS,
+        Some(Admission::Spill) => CUDA_ERROR_OUT_OF_MEMORY,
+        None => real(), // memlab panicked.
     }
 }
 
@@ -178,7 +182,13 @@ pub fn take_from_pool(call: &Call, from: PoolCall, real: impl Fn() -> c_int) -> 
 /// Makes the real call if the card has room, or takes host memory if it may spill then.
 fn within_card(call: &Call, from: PoolCall, real: impl Fn() -> c_int) -> c_int {
     let has_host_memory = !from.pointer.is_null() && call.bytes > 0;
-    let is_full = panics::catch(|| has_host_memory && spill::is_card_full(current_device(), call.bytes));
+    let is_full = panics::catch(|| {
+        let device = current_device();
+        let may_spill = has_host_memory && spill::is_allowed(device) && !calls::is_capturing(from.stream as u64);
+        may_spill
+            && pools::spare_bytes(device, from.pool as usize) < call.bytes
+            && spill::is_card_full(device, call.bytes)
+    });
     let result = if is_full == Some(true) { CUDA_ERROR_OUT_OF_MEMORY } else { real() };
     if result != CUDA_ERROR_OUT_OF_MEMORY || !has_host_memory {
         return result;
@@ -192,6 +202,7 @@ fn within_card(call: &Call, from: PoolCall, real: impl Fn() -> c_int) -> c_int {
             from.pointer.set(address);
             CUDA_SUCCESS
         }
+        None if is_full == Some(true) => real(), // The card's last memory is better than an error.
         None => result,
     }
 }
@@ -270,7 +281,7 @@ pub fn create(
     properties: In<Properties>,
     flags: u64,
     caller: usize,
-    real: impl FnOnce() -> c_int,
+    real: impl Fn() -> c_int,
 ) -> c_int {
     let _memory_call = MemoryCall::begin();
     let properties = properties.get().filter(|_| !handle.is_null() && bytes > 0);
@@ -297,7 +308,7 @@ pub fn create(
         driver_memory::created(made, bytes, Some(device), true, caller);
         Some(())
     };
-    let is_full = || spill::is_card_full(device, bytes);
+    let is_full = || flags == 0 && spill::is_card_full(device, bytes);
     let is_due = || spill::is_due_when_full(device, bytes, caller);
     make(|| admit(device, bytes, caller), real, taken, Full { is_full, is_due, spill })
 }

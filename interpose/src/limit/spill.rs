@@ -20,14 +20,10 @@ use interpose_driver::calls::{self, Code, Current, RelaxedCaptures};
 use interpose_driver::device::current_device;
 use interpose_driver::types::Properties;
 use interpose_driver::vmm::{allocations, captures, contexts, handles, host_memory, mode, queries, totals};
+use memlab_protocol::status::kept_free;
 
 /// The cached memory, in bytes, for which PyTorch's allocator is refused an allocation on a large card.
 const WORTH_RETURNING: u64 = 256 << 20;
-
-/// Memory of a card that stays free, where more may spill: at most this many bytes, and at most this part of the card.
-///
-/// The driver loads kernels there when they are first called, and libraries take memory. Without it, these calls fail.
-const KEPT_FREE: (u64, u64) = (512 << 20, 32);
 
 /// A pinned block that replaces a device allocation.
 struct Pinned {
@@ -70,10 +66,10 @@ pub(super) fn is_due(device: i32, bytes: u64, caller: usize) -> bool {
 
 /// Bytes of a card that spilling leaves to allocations; `None` if the driver does not say.
 pub fn room_of_card(device: i32) -> Option<u64> {
-    let _current = Current::switch(contexts::of_device(device)).ok()?;
+    let is_current = calls::current_context() != 0 && current_device() == device;
+    let _current = if is_current { None } else { Some(Current::switch(contexts::of_device(device)).ok()?) };
     let (free, total) = calls::memory_info().ok()?;
-    let (bytes, part) = KEPT_FREE;
-    Some(free.saturating_sub(bytes.min(total / part)))
+    Some(free.saturating_sub(kept_free(total)))
 }
 
 /// Returns true if an allocation must not have the card's last memory, and can be host memory. Small ones may have it.

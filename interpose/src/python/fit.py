@@ -3,15 +3,17 @@
 Embedded in libmemlab.so and run after guards.py, in the agent's namespace. `MEMLAB_FIT` has the decision as JSON:
 
     {"early_gradients": true, "loss_in_rows": true, "host_state_bytes": 2147483648,
-     "activations_bytes": null, "compiled_share": null, "checkpoint": [{"root": "GPT", "modules": ["blocks.0"]}],
+     "activations_bytes": [1073741824, 4294967296], "compiled_share": null,
+     "checkpoint": [{"root": "GPT", "modules": ["blocks.0"]}],
      "described": "early gradients, the loss in rows …", "planned": "15.9 GiB"}
 
 `root` is the class of an outermost module, and `modules` are names within it. Results stay the same bit for bit, or the
 program stops with the name of the module. `early_gradients` releases gradients when the optimizer's step has ended. With
 `rehearse`, memlab runs the program on a simulated card, and reports what would read them. `loss_in_rows`: see fit_loss.py.
-`host_state_bytes`: see fit_state.py. `activations_bytes`: the most of them on the GPU, see spill.py. `compiled_share`: of the activations that compiled graphs would
-keep. `described` and `planned` are for the message with the costs. The program's limit keeps PyTorch's allocator within the size that was asked for, and
-spill.py makes room if more is needed.
+`host_state_bytes`: see fit_state.py. `activations_bytes`: the most of them on the GPU, and all of them, see spill.py.
+`compiled_share`: of the activations that compiled graphs would keep. `described` and `planned` are for the message with the
+costs. The program's limit keeps PyTorch's allocator within the size that was asked for, and spill.py makes room if more is
+needed.
 """
 
 import atexit
@@ -392,7 +394,7 @@ class _Fit:
         self.checkpoint = importlib.import_module("torch.utils.checkpoint").checkpoint
         optimizers = importlib.import_module("torch.optim.optimizer")
         if self.described and not self.rehearses:
-            self.costs = _Costs(self.torch, self.say_costs)
+            self.costs = _Costs(self.torch, self.say_costs, self.native.is_capturing)
             self.costs.attach(optimizers)
             self.part = self.costs.part
         if self.releases_gradients:
@@ -408,7 +410,7 @@ class _Fit:
             self.host_state.attach(optimizers)
         if self.activations_bytes is not None:
             self.activations = _AwayActivations(self.torch, lambda: 0, self.activations_fail)
-            self.activations.budget = self.activations_bytes
+            self.activations.budget, self.activations.largest = self.activations_bytes
             self.activations.attach()
         if self.compiled_share is not None:
             with _Harmless(lambda error: self.warn(f"compiled graphs keep all activations ({error})")):
@@ -422,15 +424,16 @@ class _Fit:
             (self.hook,) = _on_module_calls(self.torch, self.before_forward)
 
     def activations_fail(self, error):
-        self.activations.refuse()
-        self.warn(f"activations stay on the GPU ({error})")
+        if not self.activations.is_refused:
+            self.activations.refuse()
+            self.warn(f"activations stay on the GPU ({error})")
 
     def say_costs(self, step, parts):
         spent = [f"{milliseconds:.1f} ms to {name}" for name, milliseconds in parts.items()]
         of_it = f", of it {' and '.join(spent)}" if spent else ""
-        free, total = self.torch.cuda.mem_get_info()
-        used = f"{(total - free) / 2**30:.2f} GiB are in use, {self.planned} were planned"
-        self.warn(f"applied {self.described}. A step takes {step:.0f} ms{of_it}. {used}")
+        reserved = f"{self.torch.cuda.max_memory_reserved() / 2**30:.2f} GiB"
+        planned = f"{self.planned} were planned for them and the context"
+        self.warn(f"applied {self.described}. A step takes {step:.0f} ms{of_it}. PyTorch has reserved {reserved}; {planned}")
 
     def say_missing(self):
         for kind, name in sorted(self.missing):

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _STEPS_BEFORE = 3  # They load kernels, and fill caches.
 _STEPS_MEASURED = 3
+_MOST_OTHERS = 64  # Steps of other optimizers, after which the first one has ended.
 
 _AGAIN = "compute activations again"
 _LOSS = "compute the loss in rows"
@@ -23,11 +24,13 @@ class _Costs:
 
     `report(step, parts)`: milliseconds of a step, and of its parts by name."""
 
-    def __init__(self, torch, report):
+    def __init__(self, torch, report, captures):
         self.torch = torch
+        self.captures = captures  # Returns True if any thread captures a graph: then nothing may be asked of the GPU.
         self.report: Any = report
         self.optimizer: Any = None  # Whose steps count: the first that steps. Weak.
         self.steps = 0
+        self.others = 0  # Steps of other optimizers since its last one.
         self.ends: list = []  # Events at the ends of steps.
         self.parts: dict = {}  # name -> [(event at its begin, event at its end)]
         self.open: set = set()  # Names of the parts that have begun. They may contain themselves.
@@ -39,14 +42,17 @@ class _Costs:
         return self.report is not None and 0 < len(self.ends) <= _STEPS_MEASURED
 
     def mark(self):
-        event = self.torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
+        """Returns an event on the program's stream, or None if that fails, which also ends the measurement."""
+        with _Harmless(self.end):
+            event = self.torch.cuda.Event(enable_timing=True)
+            event.record()
+            return event
+        return None
 
     @contextlib.contextmanager
     def part(self, name):
         """Measures the code within as a part of the step."""
-        if not self.is_measuring() or name in self.open or self.torch.cuda.is_current_stream_capturing():
+        if not self.is_measuring() or name in self.open or self.captures():
             yield
             return
         self.open.add(name)
@@ -55,7 +61,9 @@ class _Costs:
             yield
         finally:
             self.open.discard(name)
-            self.parts.setdefault(name, []).append((begin, self.mark()))
+            end = self.mark()
+            if begin is not None and end is not None:
+                self.parts.setdefault(name, []).append((begin, end))
 
     def after_step(self, optimizer, *_):
         if self.report is None:
@@ -64,9 +72,13 @@ class _Costs:
             if self.optimizer is None:
                 self.optimizer = weakref.ref(optimizer)
             if self.optimizer() is not optimizer:
+                self.others += 1
+                if self.others > _MOST_OTHERS:
+                    self.end()
                 return
             self.steps += 1
-            if self.torch.cuda.is_current_stream_capturing():
+            self.others = 0
+            if self.captures():
                 self.end()
             elif len(self.ends) <= _STEPS_MEASURED:
                 if self.steps >= _STEPS_BEFORE:

@@ -20,6 +20,7 @@ use crate::recorder::Recorder;
 use interpose_base::config::config;
 use interpose_base::locks;
 use interpose_base::panics;
+use interpose_driver::vmm::captures;
 use interpose_python::api::{Api, METH_O, METH_VARARGS, Method, Object, text};
 use interpose_python::held_signals::{self, HeldSignals};
 
@@ -54,7 +55,7 @@ pub fn reset_in_child() {
     locks::reset_in_child(&HELD_SIGNALS, None);
 }
 
-static METHODS: [Method; 37] = [
+static METHODS: [Method; 38] = [
     method(c"layer", layer),
     method(c"tensorless", tensorless),
     method(c"frame", frame),
@@ -84,6 +85,7 @@ static METHODS: [Method; 37] = [
     method(c"code", code),
     method(c"warn", warn),
     method(c"spilled", spilled),
+    method(c"is_capturing", is_capturing),
     method(c"host_has", host_has),
     method(c"run_again", run_again),
     method(c"run_later", run_later),
@@ -401,6 +403,12 @@ native_function!(warn, c"s", (what: *const c_char = ptr::null()), |recorder| {
 native_query!(spilled, c"i", (device: c_int = 0), |api| {
     let (now, most) = panics::catch(|| spill::take_most(device)).unwrap_or((0, 0));
     (api.Py_BuildValue)(c"KK".as_ptr(), now, most)
+});
+
+// True if any thread captures a graph.
+native_query!(is_capturing, c"", (), |api| {
+    let is_any = panics::catch(captures::is_any).unwrap_or(false);
+    (api.Py_BuildValue)(c"i".as_ptr(), c_int::from(is_any))
 });
 
 // True if the machine has room for that many bytes more of host memory.

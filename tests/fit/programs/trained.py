@@ -2,7 +2,7 @@
 
 Cases: plain; changed, whose fifth block is the cheapest, and gets a tensor that the caller changes before backward; read,
 which reads gradients after the step; language, with a large cross entropy; slow, whose first four blocks are expensive;
-single, whose blocks are functions and not modules; compiled, by Inductor.
+single, whose blocks are functions and not modules; loose, whose blocks are called one by one; compiled, by Inductor.
 """
 
 import json
@@ -59,7 +59,12 @@ class Model(nn.Module):
 
 def loss_of(model):
     batch = 8 if CASE == "language" else 64
-    y = model(torch.randn(batch, 512, WIDTH, device="cuda"))
+    x = torch.randn(batch, 512, WIDTH, device="cuda")
+    if CASE == "loose":
+        for block in model.blocks:
+            x = block(x, 0.0)
+        return x.square().mean()
+    y = model(x)
     if CASE != "language":
         return y.square().mean()
     target = torch.zeros(batch * 512, dtype=torch.long, device="cuda")

@@ -137,6 +137,12 @@ def obey():
                     said = "refused"
             case ["library", size]:  # A block of a library, in KiB.
                 said = str(ctypes.CDLL(None).cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(int(size) << 10)))
+            case ["managed", size]:
+                block, nbytes = ctypes.c_void_p(), ctypes.c_size_t(int(size) * MIB)
+                said = str(ctypes.CDLL(None).cudaMallocManaged(ctypes.byref(block), nbytes, 1))
+            case ["forget"]:  # Blocks return to the allocator.
+                kept.clear()
+                said = "forgotten"
             case ["drop"]:
                 kept.clear()
                 torch.cuda.empty_cache()

@@ -15,5 +15,5 @@ mod traces;
 mod untraced;
 
 pub use launch::ExitOutcome;
-pub use options::{HELP, Options};
+pub use options::{Allowed, HELP, Options};
 pub use start::run;

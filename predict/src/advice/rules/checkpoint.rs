@@ -217,7 +217,9 @@ impl<'a> PeakPass<'a> {
         if self.repeats() {
             let outcomes = self.of_whole_modules();
             let reaching = outcomes.iter().position(|outcome| outcome.peak <= target);
-            let index = reaching.or_else(|| (0..outcomes.len()).min_by_key(|index| outcomes[*index].peak));
+            // Of equal ones, the largest: the recording may end within a pass, whose forwards then count in full.
+            let lowest = || (0..outcomes.len()).min_by_key(|index| (outcomes[*index].peak, Reverse(*index)));
+            let index = reaching.or_else(lowest);
             return outcomes.into_iter().nth(index?);
         }
         let mut aim = target;

@@ -10,7 +10,8 @@ use memlab_base::text::{Style, short_command};
 use memlab_base::{arguments, output};
 use memlab_predict::plan::Recording;
 
-use crate::fit::{self, Allowed, Request};
+use crate::fit::{self, Request};
+use crate::run::Allowed;
 
 /// The help after the options.
 pub const HELP: &str = "\

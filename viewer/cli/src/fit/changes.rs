@@ -50,6 +50,11 @@ impl Changes {
         self.modules_moved.iter().filter(|module| module.is_paged())
     }
 
+    /// Returns true if results may change in their last bits.
+    pub fn rounds(&self) -> bool {
+        self.compiled_percent.is_some() || self.small_workspaces
+    }
+
     /// Names of the modules whose activations are recomputed.
     pub fn modules(&self) -> Vec<&str> {
         self.recomputed.iter().flat_map(|found| &found.modules).map(|module| &*module.name).collect()
@@ -94,7 +99,7 @@ impl Changes {
             early_gradients: self.early_gradients,
             loss_in_rows: self.loss_in_rows,
             host_state_bytes: self.host_state_bytes,
-            activations_bytes: self.offloaded.map(|offloaded| offloaded.budget_bytes),
+            activations_bytes: self.offloaded.map(|offloaded| [offloaded.budget_bytes, offloaded.of_bytes]),
             compiled_share: self.compiled_percent.map(|percent| f64::from(percent) / 100.0),
             rehearse: true,
             checkpoint: Vec::new(),
@@ -124,8 +129,8 @@ pub struct Decision {
     early_gradients: bool,
     loss_in_rows: bool,
     host_state_bytes: u64,
-    /// Most bytes of activations of an outermost module on the GPU.
-    activations_bytes: Option<u64>,
+    /// Most bytes of activations of an outermost module on the GPU, and the bytes of all.
+    activations_bytes: Option<[u64; 2]>,
     /// Share of the activations that compiled graphs keep, from 0 to 1.
     compiled_share: Option<f64>,
     /// True for a run on a simulated card, which reports what would read the gradients.

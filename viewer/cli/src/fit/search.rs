@@ -8,10 +8,10 @@ use memlab_predict::advice::{MeasuredCosts, Recomputation, activation_bytes, adv
 use memlab_predict::plan::Recording;
 use memlab_units::format::size;
 
-use super::changes::{ACTIVATIONS, Changes, Decision, GRADIENTS, LOSS, Offloaded, STATE, WEIGHTS, WORKSPACES};
-use super::paged::{self, PagedModule, change_budgets};
+use super::changes::{ACTIVATIONS, Changes, GRADIENTS, LOSS, Offloaded, STATE, WEIGHTS, WORKSPACES};
+use super::fitted::{Attempt, Chosen, Fitted, variables};
+use super::paged::{PagedModule, change_budgets};
 use super::trial::{CardNeeds, Environment, Outcome, Rehearsal, Trial, Tried, step_ns};
-use super::{Chosen, Fitted};
 use crate::allocator_settings::AllocatorSettings;
 
 /// Number of selections of modules that are tried with the same other changes.
@@ -41,23 +41,6 @@ pub(super) struct Fitting<'a> {
     pub allows_rounding: bool,
     pub measured: MeasuredCosts,
     pub tried: Vec<Attempt>,
-}
-
-/// Changes that were tried.
-pub(super) struct Attempt {
-    pub changes: Changes,
-    pub needs: CardNeeds,
-    /// GPU time of a step.
-    pub step_ns: Option<u64>,
-}
-
-impl Attempt {
-    /// Order by cost. Waits for copies of the optimizer's state are not simulated, and they can take longer than a step.
-    fn cost(&self) -> (u64, Option<u64>, usize) {
-        let streamed: u64 = self.changes.paged().map(PagedModule::streamed_bytes).sum();
-        let offloaded = self.changes.offloaded.map_or(0, |offloaded| offloaded.of_bytes - offloaded.budget_bytes);
-        (self.changes.host_state_bytes + streamed + offloaded, self.step_ns, self.changes.modules().len())
-    }
 }
 
 impl Fitting<'_> {
@@ -107,14 +90,18 @@ impl Fitting<'_> {
                 self.page(&mut changes, &base)?;
             }
             self.select_modules(&mut changes, &base, budget)?;
-            if !self.has_fitted() && self.allows_rounding && base.is_compiled {
-                self.shrink_graphs(&mut changes)?;
-            }
+            let before = changes.clone();
             if !self.has_fitted() {
                 self.change_most(&mut changes, &base, may_move_state)?;
             }
             if !self.has_fitted() && is_training && may_offload {
                 self.offload_activations(&mut changes, &base)?;
+            }
+            if !self.has_fitted() && self.allows_rounding && base.is_compiled {
+                changes = before;
+                if self.shrink_graphs(&mut changes, &base)? && !self.has_fitted() {
+                    self.change_most(&mut changes, &base, may_move_state)?;
+                }
             }
             if !self.has_fitted() && self.allows_rounding {
                 self.shrink_workspaces()?;
@@ -192,47 +179,58 @@ impl Fitting<'_> {
     /// `base`: the program with all its activations.
     fn offload_activations(&mut self, changes: &mut Changes, base: &Outcome) -> anyhow::Result<()> {
         let of_bytes = activation_bytes(&base.recording);
+        let least_bytes = of_bytes / LEAST_ACTIVATIONS;
         let most = std::mem::take(&mut changes.recomputed);
         let (mut budget_bytes, mut needs) = (of_bytes, base.needs);
+        let mut has_effect = true;
         for recomputed in [None, most] {
             changes.recomputed = recomputed;
             for _ in 0..MAX_ATTEMPTS {
                 let missing = needs.at_ease.saturating_sub(self.target);
-                let smaller = budget_bytes.saturating_sub(missing + missing / 8).max(of_bytes / LEAST_ACTIVATIONS);
-                let is_least = smaller == budget_bytes;
-                if missing == 0 || (is_least && changes.recomputed.is_none()) {
-                    break;
-                }
-                budget_bytes = smaller;
-                changes.offloaded = Some(Offloaded { budget_bytes, of_bytes });
-                let Some(outcome) = self.attempt(changes, None)? else { return Ok(()) };
-                if outcome.needs.at_ease + missing / 4 > needs.at_ease && changes.recomputed.is_none() {
-                    // A compiled backward gets all of them at once.
-                    changes.offloaded = None;
+                if missing == 0 {
                     return Ok(());
                 }
-                needs = outcome.needs;
-                if is_least {
+                let is_again = budget_bytes == least_bytes;
+                if is_again && changes.recomputed.is_none() {
                     break;
+                }
+                // Several outermost modules have a budget each: a large one may be more than each of them needs.
+                let less = if has_effect { missing + missing / 8 } else { budget_bytes / 2 };
+                budget_bytes = budget_bytes.saturating_sub(less).max(least_bytes);
+                changes.offloaded = Some(Offloaded { budget_bytes, of_bytes });
+                let Some(outcome) = self.attempt(changes, None)? else { return Ok(()) };
+                has_effect = outcome.needs.at_ease + missing / 4 <= needs.at_ease;
+                needs = outcome.needs;
+                if is_again {
+                    break;
+                }
+                if !has_effect && base.is_compiled {
+                    return Ok(()); // A compiled backward gets all of them at once.
                 }
             }
         }
         Ok(())
     }
 
-    /// Makes compiled graphs keep fewer activations.
-    fn shrink_graphs(&mut self, changes: &mut Changes) -> anyhow::Result<()> {
+    /// Makes compiled graphs keep fewer activations. Returns true if that lowers what the program needs.
+    ///
+    /// `base`: the program whose graphs keep all of them.
+    fn shrink_graphs(&mut self, changes: &mut Changes, base: &Outcome) -> anyhow::Result<bool> {
+        let enough = base.needs.at_ease - base.needs.at_ease / 100 * MARGIN_PERCENT;
         let mut least: Option<(u64, u32)> = None;
         for percent in SHARES {
             changes.compiled_percent = Some(percent);
             let Some(outcome) = self.attempt(changes, None)? else { continue };
-            least = least.into_iter().chain([(outcome.needs.at_ease, percent)]).min();
-            if outcome.needs.at_ease <= self.target {
+            let needed = outcome.needs.at_ease;
+            if needed < least.map_or(enough, |(least, _)| least) {
+                least = Some((needed, percent));
+            }
+            if needed <= self.target {
                 break;
             }
         }
         changes.compiled_percent = least.map(|(_, percent)| percent);
-        Ok(())
+        Ok(least.is_some())
     }
 
     /// Adds small workspaces to the changes that need the least memory.
@@ -368,27 +366,4 @@ fn of_a_module(changes: &Changes, unchanged: &Recording) -> u64 {
         .recomputed
         .as_ref()
         .map_or(u64::MAX, |found| before.saturating_sub(found.allocated_bytes) / (found.modules.len() as u64).max(1))
-}
-
-/// Returns the variables that make the changes. `budget`: most bytes that PyTorch's allocator reserves; `None`: a run on a
-/// simulated card.
-pub(super) fn variables(
-    changes: &Changes,
-    decision: &Decision,
-    budget: Option<u64>,
-    settings: &AllocatorSettings,
-) -> Environment {
-    let is_paged = changes.paged().next().is_some();
-    let mut variables = vec![
-        (settings.variable, settings.value.clone()),
-        ("MEMLAB_FIT", serde_json::to_string(decision).unwrap_or_default()),
-    ];
-    if changes.small_workspaces {
-        let (name, value) = WORKSPACES;
-        variables.push((name, value.to_owned()));
-    }
-    if budget.is_none() || is_paged {
-        variables.push((paged::DECISION, paged::decision(changes.paged(), budget)));
-    }
-    variables
 }

@@ -10,8 +10,6 @@ use memlab_base::arguments::{Appearance, checked_limits, on_limit, positive_size
 use memlab_follow::notices;
 use memlab_protocol::status::OnLimit;
 
-use crate::fit::Allowed;
-
 /// Help text after the options.
 pub const HELP: &str = "\
 Examples:
@@ -51,6 +49,13 @@ impl Offload {
             Self::Ready => "ready",
         }
     }
+}
+
+/// What changes of a program may alter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Allowed {
+    /// The last bits of results: operations may be fused or summed in another way.
+    Rounding,
 }
 
 /// Options of `memlab run`.
