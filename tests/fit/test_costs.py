@@ -1,4 +1,4 @@
-"""What `memlab run --fit` says about the cost of its changes. The GPU's clock is a stand-in."""
+"""The message of `memlab run --fit` about the cost of its changes. The GPU's clock is a stand-in."""
 
 import types
 

@@ -286,7 +286,7 @@ def test_small_blocks_of_libraries_stay_on_the_card(memlab):
 
 
 def moved_by(memlab, commands, **env):
-    """Returns what a program says on commands with a card of 8 GiB that may spill, and the bytes on the host over time."""
+    """Returns a program's answers to commands with a card of 8 GiB that may spill, and the bytes on the host over time."""
     trace = memlab.folder / "full.jsonl"
     with commanded(memlab, MEMLAB_ON_OOM="spill", MEMLAB_OUTPUT=str(trace), **env) as (_, tell):
         said = [tell(command) for command in commands]

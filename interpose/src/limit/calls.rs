@@ -77,7 +77,7 @@ pub fn take(
     make(admission, real, taken, Full { is_full, is_due, spill })
 }
 
-/// What happens if the card is full: true before the real call; true if an allocation spills then; takes host memory.
+/// A full card: returns true if it is full, before the real call; returns true if memory spills then; takes host memory.
 struct Full<F, D, S> {
     is_full: F,
     is_due: D,

@@ -64,7 +64,7 @@ pub(super) fn is_due(device: i32, bytes: u64, caller: usize) -> bool {
     false
 }
 
-/// Bytes of a card that spilling leaves to allocations; `None` if the driver does not say.
+/// Bytes of a card that spilling leaves to allocations; `None` if the driver does not know.
 pub fn room_of_card(device: i32) -> Option<u64> {
     let is_current = calls::current_context() != 0 && current_device() == device;
     let _current = if is_current { None } else { Some(Current::switch(contexts::of_device(device)).ok()?) };

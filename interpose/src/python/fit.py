@@ -441,7 +441,7 @@ class _Fit:
             self.native.warn(f"--fit: the activations of {name} are not recomputed: {why}")
 
     def after_rehearsed_step(self, *_):
-        """Says once what a step has shown. The recording ends after some steps, before functions run at exit."""
+        """Reports once what a step has shown. The recording ends after some steps, before functions run at exit."""
         if self.is_rehearsed:
             return
         self.is_rehearsed = True

@@ -51,7 +51,7 @@ impl Offload {
     }
 }
 
-/// What changes of a program may alter.
+/// Properties of a program that changes may alter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Allowed {
     /// The last bits of results: operations may be fused or summed in another way.
