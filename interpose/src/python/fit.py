@@ -68,6 +68,11 @@ def _is_compiled(root, inner, name):
     return is_optimized or any(getattr(part, "_compiled_call_impl", None) is not None for part in [*outer, module])
 
 
+def _compiled_graphs():
+    utils = sys.modules.get("torch._dynamo.utils")
+    return utils.counters["stats"]["unique_graphs"] if utils is not None else 0
+
+
 class _Recomputed:
     """Stands for the `forward` of a module: the same result, but backward computes the activations once more.
 
@@ -369,6 +374,7 @@ class _Fit:
         self.releases_gradients = decision.get("early_gradients", False)
         self.rehearses = decision.get("rehearse", False)
         self.is_rehearsed = False  # True after the first step.
+        self.graphs_before = _compiled_graphs()
         self.missing = {(root, name) for root, names in self.wanted.items() for name in names}
         self.seen: Any = weakref.WeakSet()  # Roots to which the decision was applied.
         self.generator = torch.Generator
@@ -445,8 +451,7 @@ class _Fit:
         if self.is_rehearsed:
             return
         self.is_rehearsed = True
-        utils = sys.modules.get("torch._dynamo.utils")
-        count = utils.counters["stats"]["unique_graphs"] if utils is not None else 0
+        count = _compiled_graphs() - self.graphs_before
         if count:
             self.warn(f"{count} graphs are compiled")
         if self.activations is not None and self.activations.blocks == 0:
