@@ -181,28 +181,28 @@ pub fn take_from_pool(call: &Call, from: PoolCall, real: impl Fn() -> c_int) -> 
 
 /// Makes the real call if the card has room, or takes host memory if it may spill then.
 fn within_card(call: &Call, from: PoolCall, real: impl Fn() -> c_int) -> c_int {
-    let has_host_memory = !from.pointer.is_null() && call.bytes > 0;
+    let may_spill = panics::catch(|| {
+        let is_wanted = card::is_spilling() && !from.pointer.is_null() && call.bytes > 0;
+        is_wanted && spill::is_allowed(current_device()) && !calls::is_capturing(from.stream as u64)
+    });
+    if may_spill != Some(true) {
+        return real();
+    }
     let is_full = panics::catch(|| {
         let device = current_device();
-        let may_spill = has_host_memory && spill::is_allowed(device) && !calls::is_capturing(from.stream as u64);
-        may_spill
-            && pools::spare_bytes(device, from.pool as usize) < call.bytes
-            && spill::is_card_full(device, call.bytes)
+        pools::spare_bytes(device, from.pool as usize) < call.bytes && spill::is_card_full(device, call.bytes)
     });
-    let result = if is_full == Some(true) { CUDA_ERROR_OUT_OF_MEMORY } else { real() };
-    if result != CUDA_ERROR_OUT_OF_MEMORY || !has_host_memory {
+    let is_held_back = is_full == Some(true);
+    let result = if is_held_back { CUDA_ERROR_OUT_OF_MEMORY } else { real() };
+    if result != CUDA_ERROR_OUT_OF_MEMORY {
         return result;
     }
-    let allocated = panics::catch(|| {
-        let may_spill = spill::is_allowed(current_device()) && !calls::is_capturing(from.stream as u64);
-        may_spill.then(|| spill::allocate(call.bytes)).flatten()
-    });
-    match allocated.flatten() {
+    match panics::catch(|| spill::allocate(call.bytes)).flatten() {
         Some(address) => {
             from.pointer.set(address);
             CUDA_SUCCESS
         }
-        None if is_full == Some(true) => real(), // The card's last memory is better than an error.
+        None if is_held_back => real(), // The card's last memory is better than an error.
         None => result,
     }
 }

@@ -388,7 +388,6 @@ class _Fit:
         self.compiled_share = decision.get("compiled_share")
         self.described = decision.get("described")
         self.planned = decision.get("planned")
-        self.costs: Any = None
         self.part = _unmeasured
 
     def warn(self, text):
@@ -400,14 +399,14 @@ class _Fit:
         self.checkpoint = importlib.import_module("torch.utils.checkpoint").checkpoint
         optimizers = importlib.import_module("torch.optim.optimizer")
         if self.described and not self.rehearses:
-            self.costs = _Costs(self.torch, self.say_costs, self.native.is_capturing)
-            self.costs.attach(optimizers)
-            self.part = self.costs.part
+            costs = _Costs(self.torch, self.say_costs, self.native.is_capturing)
+            costs.attach(optimizers)
+            self.part = costs.part
         if self.releases_gradients:
             release = _Rehearsal(self.native, self.torch, optimizers).after_step if self.rehearses else release_gradients
             optimizers.register_optimizer_step_post_hook(release)
         if self.loss_in_rows:
-            report = (lambda text: self.native.warn(f"--fit: {text}")) if self.rehearses else None
+            report = self.warn if self.rehearses else None
             self.loss = _LossInRows(self.torch, report, functools.partial(self.part, _LOSS))
             self.loss.install()
         if self.host_state_bytes:
@@ -415,7 +414,7 @@ class _Fit:
             self.host_state.waiting = functools.partial(self.part, _STATE)
             self.host_state.attach(optimizers)
         if self.activations_bytes is not None:
-            self.activations = _AwayActivations(self.torch, lambda: 0, self.activations_fail)
+            self.activations = _AwayActivations(self.torch, lambda: 0, self.warn)
             self.activations.budget, self.activations.largest = self.activations_bytes
             self.activations.attach()
         if self.compiled_share is not None:
@@ -428,11 +427,6 @@ class _Fit:
             optimizers.register_optimizer_step_post_hook(self.after_rehearsed_step)
         if self.wanted:
             (self.hook,) = _on_module_calls(self.torch, self.before_forward)
-
-    def activations_fail(self, error):
-        if not self.activations.is_refused:
-            self.activations.refuse()
-            self.warn(f"activations stay on the GPU ({error})")
 
     def say_costs(self, step, parts):
         spent = [f"{milliseconds:.1f} ms to {name}" for name, milliseconds in parts.items()]
@@ -455,7 +449,7 @@ class _Fit:
         if count:
             self.warn(f"{count} graphs are compiled")
         if self.activations is not None and self.activations.blocks == 0:
-            self.activations_fail("no module is called in training, outside of compiled code")
+            self.activations.fail("no module is called in training, outside of compiled code")
 
     after_rehearsed_step._torchdynamo_disable = True  # type: ignore[attr-defined]
 

@@ -62,10 +62,10 @@ class _AwayActivations:
 
     A forward is a call of an outermost module in which autograd records."""
 
-    def __init__(self, torch, away, fail):
+    def __init__(self, torch, away, warn):
         self.torch = torch
         self.away = away  # Returns the bytes of other memory that is on the host for a part of the step.
-        self.fail = fail  # Called with an exception, after which activations stay.
+        self.warn = warn
         self.offload: Any = None  # Makes the block of a forward with a budget. Imported for the first one.
         self.budget: Any = None
         self.largest: Any = None  # Most bytes that a forward without a budget left on the GPU.
@@ -79,10 +79,12 @@ class _AwayActivations:
         if not self.handles and not self.is_refused:
             self.handles = _on_module_calls(self.torch, self.begin, self.end)
 
-    def refuse(self):
+    def fail(self, error):
         """Activations stay from now on. Hooks stay: a call that has begun must end, on every thread."""
-        self.is_refused = True
-        self.budget = None
+        if not self.is_refused:
+            self.is_refused = True
+            self.budget = None
+            self.warn(f"activations stay on the GPU ({error})")
 
     def load(self):
         if self.offload is None:
@@ -178,7 +180,7 @@ class _Spilling:
         self.tag_state = tag_state
         self.activations: Any = fit.activations if fit is not None else None
         if self.activations is None:
-            self.activations = _AwayActivations(torch, self.state_away, self.activations_fail)
+            self.activations = _AwayActivations(torch, self.state_away, self.warn)
         self.optimizer: Any = None  # Whose steps are counted: weak.
         self.others = 0  # Steps and their begins of other optimizers since its last one.
         self.device: Any = None
@@ -236,11 +238,6 @@ class _Spilling:
     def stop(self, error):
         self.has_given_up = True
         self.warn(f"memory stays on the host ({error})")
-
-    def activations_fail(self, error):
-        if not self.activations.is_refused:
-            self.activations.refuse()
-            self.warn(f"activations stay on the GPU ({error})")
 
     def is_mine(self, optimizer):
         """Returns True for steps of the optimizer that stepped first, on a GPU, in this process."""
@@ -310,7 +307,7 @@ class _Spilling:
         before = largest if activations.budget is None else activations.budget
         budget = max(before - missing - missing // 4 - largest // _MOST_SPARE, largest // _LEAST_SHARE)
         if not activations.is_refused and before - budget > least:
-            with _Harmless(self.activations_fail):
+            with _Harmless(activations.fail):
                 activations.load()
                 activations.budget = budget
                 self.patience = 3  # Two forwards measure.
