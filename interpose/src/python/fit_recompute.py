@@ -1,0 +1,288 @@
+"""Computes the activations of modules once more in backward, with the results of the first time or an error.
+
+Embedded in libmemlab.so and run before fit.py, in the same namespace.
+"""
+
+import ctypes
+import functools
+import inspect
+import random
+import sys
+import types
+import weakref
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fit_costs import _AGAIN
+    from fit_snapshot import _Snapshot
+
+# Larger tensors that are plain attributes are watched until their module has written them once.
+_COPIED_BYTES = 64 << 20
+# 624 numbers, and the position of the next one.
+_MT19937_BYTES = 625 * 4
+
+
+class _Recomputed:
+    """Stands for the `forward` of a module: the same result, but backward computes the activations once more.
+
+    It holds the module weakly. A cycle would keep the memory of a deleted model until the next garbage collection.
+    """
+
+    def __init__(self, fit, module, name, function):
+        self.fit = fit
+        self.module = weakref.ref(module)
+        self.name = name
+        self.function = function  # Takes the module first.
+        self.checked: set = set()  # Modes of the parts in forwards that have shown what forward changes:
+        self.written: set = set()  # Buffers and tensors in attributes: (name of a part, name).
+        self.draws_from_numpy = False
+
+    def __getattr__(self, name):
+        # For code that treats `forward` as a method: __code__, __globals__, __func__.
+        if name == "__func__":
+            return self.function
+        return getattr(self.function, name)
+
+    @property
+    def __self__(self):
+        return self.module()
+
+    @property
+    def __signature__(self):
+        return inspect.signature(types.MethodType(self.function, self.module()))
+
+    def __reduce__(self):  # As a method is pickled.
+        return getattr, (self.module(), "forward")
+
+    def __deepcopy__(self, memo):
+        copied = memo.get(id(self.module()))
+        if copied is None:
+            return types.MethodType(self.function, self.module())
+        return _Recomputed(self.fit, copied, self.name, self.function)
+
+    def __call__(self, *arguments, **keywords):
+        module = self.module()
+        forward = functools.partial(self.function, module)
+        if not self.fit.may_recompute():
+            return forward(*arguments, **keywords)
+        return self.run(module, forward, arguments, keywords)
+
+    def run(self, module, forward, arguments, keywords):
+        tensors: list = []
+        generators: list = []
+        try:
+            tree = self.fit.copied((arguments, keywords), tensors, generators)
+        except _Unknown as unknown:
+            self.fit.leave_out(self, f"it is called with {unknown}, which its forward may change")
+            return forward(*arguments, **keywords)
+        # PyTorch would check and restore less, and name no module.
+        call = _Call(self, module, functools.partial(forward, *arguments, **keywords), forward, (tree, tensors, generators))
+        return self.fit.checkpoint(call, use_reentrant=False, preserve_rng_state=False)
+
+
+class _Unknown(Exception):
+    """An argument of a type whose content may change."""
+
+
+class _Call:
+    """A forward of a module and its recomputation, which finds everything as the forward did."""
+
+    def __init__(self, recomputed, module, first, forward, copied):
+        """`first`: the forward with its arguments; `copied`: a copy of these, its tensors, and its generators."""
+        self.recomputed = recomputed
+        self.fit = recomputed.fit
+        self.first = first
+        self.forward = forward
+        self.tree, self.tensors, generators = copied
+        self.parts = list(module.named_modules())
+        self.modes = tuple(part.training for _, part in self.parts)  # What forward writes may depend on them.
+        self.is_checked = self.modes in recomputed.checked
+        parameters = [
+            (f"parameter {_joined(part_name, name)}", parameter)
+            for part_name, part in self.parts
+            for name, parameter in part._parameters.items()
+            if parameter is not None
+        ]
+        self.needed = [(parameter, parameter.requires_grad) for _, parameter in parameters if parameter.is_leaf]
+        watched = [*((f"argument {index}", tensor) for index, tensor in enumerate(self.tensors)), *parameters]
+        self.has_addresses = not self.fit.is_distributed()
+        self.watched = [self.mark(what, tensor) for what, tensor in watched]
+        self.generators = [(generator, generator.get_state()) for generator in generators]
+        self.devices = {tensor.device for _, tensor in watched if tensor.device.type == "cuda"}
+        self.random = self.random_states(recomputed.draws_from_numpy or not self.is_checked)
+        self.before = self.snapshot()
+        self.kept = list(self.values_before())  # (dictionary, name, key of it for the module, value before the forward)
+
+    def snapshot(self):
+        return _Snapshot(self.fit.torch, self.parts, self.fit.ignored)
+
+    def mark(self, what, tensor):
+        return what, weakref.ref(tensor), self.state(tensor)
+
+    def state(self, tensor):
+        """Returns what changes when a tensor is written, or gets other data. Sharding over processes changes the address
+        too."""
+        torch = self.fit.torch
+        kind = type(tensor)
+        has_address = self.has_addresses and (kind is torch.nn.Parameter or kind is torch.Tensor)
+        address = tensor.data_ptr() if has_address and tensor.layout is torch.strided else 0
+        return (0 if tensor.is_inference() else tensor._version), address
+
+    def __call__(self):
+        if self.first is None:
+            return self.again()
+        first, self.first = self.first, None
+        numbers = _numpy_bytes()
+        result = first()
+        if not self.is_checked:
+            self.find_written()
+            self.recomputed.draws_from_numpy |= _numpy_bytes() != numbers
+        elif not self.recomputed.draws_from_numpy and _numpy_bytes() != numbers:
+            self.random = None
+        return result
+
+    def random_states(self, with_numpy):
+        torch, numpy = self.fit.torch, sys.modules.get("numpy.random")
+        states = [
+            (torch.set_rng_state, torch.get_rng_state()),
+            (random.setstate, random.getstate()),
+            *((functools.partial(torch.cuda.set_rng_state, device=it), torch.cuda.get_rng_state(it)) for it in self.devices),
+        ]
+        if with_numpy and numpy is not None:
+            states.append((numpy.set_state, numpy.get_state()))
+        return states
+
+    @staticmethod
+    def set_random_states(states):
+        for put, state in states:
+            put(state)
+
+    @staticmethod
+    def set_needed(needed):
+        for parameter, is_needed in needed:
+            if parameter.requires_grad is not is_needed:
+                parameter.requires_grad_(is_needed)
+
+    def values_before(self):
+        """Copies what the module's forward writes, or all small tensors until that is known. Watches the others."""
+        recomputed = self.recomputed
+        for part_name, part in self.parts:
+            # Kernels of normalizations write the statistics without raising their version.
+            has_statistics = part.__dict__.get("track_running_stats", False)
+            for name, buffer in part._buffers.items():
+                key = (part_name, name)
+                if buffer is not None and (has_statistics or not self.is_checked or key in recomputed.written):
+                    yield part._buffers, name, key, buffer.detach().clone()
+                elif buffer is not None:
+                    self.watched.append(self.mark(f"tensor {_joined(part_name, name)}", buffer))
+        for dictionary, part_name, name, tensor in self.before.tensors:
+            key = (part_name, name)
+            is_tried = not self.is_checked and tensor.nbytes <= _COPIED_BYTES
+            if dictionary is not None and (is_tried or key in recomputed.written):
+                yield dictionary, name, key, tensor.detach().clone()
+            elif not tensor.is_meta:
+                self.watched.append(self.mark(f"tensor {_joined(part_name, name)}", tensor))
+
+    def find_written(self):
+        """Compares the module's tensors with those before the forward: some operations write without raising a version."""
+        written = self.recomputed.written
+        self.recomputed.checked.add(self.modes)
+        for dictionary, name, key, before in self.kept:
+            now = dictionary.get(name)
+            is_same = now is not None and now.shape == before.shape and self.fit.torch.equal(now, before)
+            if not is_same:
+                written.add(key)
+        self.kept = [entry for entry in self.kept if entry[2] in written]
+
+    def again(self):
+        for what, reference, state in self.watched:
+            tensor = reference()
+            if tensor is not None and self.state(tensor) != state:
+                self.refuse(f"{what} was changed after its forward began")
+        if self.random is None:
+            self.refuse("its forward draws from numpy.random only sometimes")
+        arguments, keywords = self.fit.filled(self.tree, self.tensors)
+        now = self.snapshot()
+        states = self.random_states(self.recomputed.draws_from_numpy)
+        generators = [(generator, generator.get_state()) for generator, _ in self.generators]
+        needed = [(parameter, parameter.requires_grad) for parameter, _ in self.needed]
+        try:
+            self.before.put_back()
+            self.set_random_states(self.random)
+            self.set_needed(self.needed)
+            for dictionary, name, _, before in self.kept:
+                dictionary[name] = before.clone()
+            for generator, state in self.generators:
+                generator.set_state(state)
+            with self.fit.part(_AGAIN):
+                return self.forward(*arguments, **keywords)
+        finally:
+            now.put_back()
+            self.set_random_states(states)
+            self.set_needed(needed)
+            for generator, state in generators:
+                generator.set_state(state)
+
+    def refuse(self, why):
+        name = self.recomputed.name
+        raise RuntimeError(
+            f"memlab --fit: the activations of {name} cannot be computed again: {why}. Run with --fit-without {name}"
+        )
+
+
+def _joined(part_name, name):
+    return f"{part_name}.{name}" if part_name else name
+
+
+def _numpy_bytes():
+    """Returns the state of numpy's global generator. Asking numpy for it takes 60 µs."""
+    numpy = sys.modules.get("numpy.random")
+    if numpy is None:
+        return b""
+    generator = numpy.mtrand._rand._bit_generator
+    if type(generator).__name__ != "MT19937":
+        return generator.state
+    return ctypes.string_at(generator.ctypes.state_address, _MT19937_BYTES)
+
+
+class _Place:
+    """Place of a tensor in arguments."""
+
+    def __init__(self, index):
+        self.index = index
+
+
+class _Cache:
+    """A copy of a cache of keys and values of Transformers, from before forward extends it."""
+
+    # Their update makes new tensors.
+    GROWING = ("DynamicCache", "EncoderDecoderCache", "DynamicLayer", "DynamicSlidingWindowLayer")
+
+    def __init__(self, cache):
+        self.before = self.copied(cache)
+
+    @classmethod
+    def is_growing(cls, value):
+        """Returns True if the object and all that it holds are of known classes."""
+        return type(value).__module__ == "transformers.cache_utils" and (
+            type(value).__name__ in cls.GROWING and all(map(cls.is_growing, cls.held_by(value)))
+        )
+
+    @classmethod
+    def held_by(cls, value):
+        for attribute in vars(value).values():
+            for item in attribute if type(attribute) is list else (attribute,):
+                if type(item).__module__ == "transformers.cache_utils":
+                    yield item
+
+    @classmethod
+    def copied(cls, value):
+        def inner(item):
+            return cls.copied(item) if type(item).__module__ == "transformers.cache_utils" else item
+
+        copied = object.__new__(type(value))
+        for name, attribute in vars(value).items():
+            if type(attribute) is list:
+                attribute = [inner(item) for item in attribute]
+            copied.__dict__[name] = dict(attribute) if type(attribute) is dict else inner(attribute)
+        return copied
