@@ -475,6 +475,20 @@ def test_changes_that_only_some_forwards_make_stop_the_program(every, between, w
     end()
 
 
+def test_a_forward_that_does_something_else_the_second_time_stops_the_program():
+    class Switching(nn.Linear):
+        def forward(self, x):
+            calls.append(1)
+            return super().forward(x) if len(calls) % 2 else torch.exp(torch.tanh(super().forward(x)))
+
+    calls: list = []
+    model = Model(Switching(8, 8))
+    _, end = fit("Model", ["blocks.0"])
+    with pytest.raises(RuntimeError, match=r"blocks.0 .* its forward did something else .*--fit-without blocks.0"):
+        trained(model, (4, 8))
+    end()
+
+
 def test_modules_that_cannot_be_recomputed_are_left_out():
     # GIVEN a block with a hook inside, and one that gets an object with a state
     hooked = Model(nn.Linear(8, 8))

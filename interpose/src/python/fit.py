@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fit_costs import _LOSS, _STATE, _Costs, _unmeasured
     from fit_gradients import _EarlyGradients
     from fit_loss import _LossInRows
-    from fit_recompute import _Cache, _Place, _Recomputed, _Unknown
+    from fit_recompute import _Cache, _name_mismatches, _Place, _Recomputed, _Unknown
     from fit_state import _HostState
     from guards import _Harmless, _on_module_calls
     from spill import _AwayActivations
@@ -106,7 +106,9 @@ class _Fit:
     def attach(self):
         """Looks at each call of a module until the wanted ones are found. By the first call in training, frameworks have
         moved and wrapped the model."""
-        self.checkpoint = importlib.import_module("torch.utils.checkpoint").checkpoint
+        checkpointing = importlib.import_module("torch.utils.checkpoint")
+        self.checkpoint = checkpointing.checkpoint
+        _name_mismatches(checkpointing)
         optimizers = importlib.import_module("torch.optim.optimizer")
         if self.described and not self.rehearses:
             costs = _Costs(self.torch, self.say_costs, self.native.is_capturing)

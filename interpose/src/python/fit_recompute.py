@@ -80,6 +80,28 @@ class _Recomputed:
         return self.fit.checkpoint(call, use_reentrant=False, preserve_rng_state=False)
 
 
+def _name_mismatches(checkpointing):
+    """Makes PyTorch name the module if a recomputation needs other tensors than the forward. `checkpointing`: the module
+    `torch.utils.checkpoint`."""
+    frames = getattr(checkpointing, "_CheckpointFrame", None)
+    check = getattr(frames, "check_recomputed_tensors_match", None)
+    if check is None or hasattr(check, "__wrapped__"):
+        return
+
+    @functools.wraps(check)
+    def named(frame, gid):
+        try:
+            return check(frame, gid)
+        except checkpointing.CheckpointError as error:
+            cells = (cell.cell_contents for cell in frame.recompute_fn.__closure__ or ())
+            call = next((found for found in cells if type(found).__name__ == "_Call"), None)
+            if call is None:
+                raise
+            call.refuse("its forward did something else when it ran again", error)
+
+    frames.check_recomputed_tensors_match = named
+
+
 class _Unknown(Exception):
     """An argument of a type whose content may change."""
 
@@ -223,11 +245,11 @@ class _Call:
             for generator, state in generators:
                 generator.set_state(state)
 
-    def refuse(self, why):
+    def refuse(self, why, cause=None):
         name = self.recomputed.name
         raise RuntimeError(
             f"memlab --fit: the activations of {name} cannot be computed again: {why}. Run with --fit-without {name}"
-        )
+        ) from cause
 
 
 def _joined(part_name, name):

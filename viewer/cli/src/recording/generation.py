@@ -2,8 +2,8 @@
 
 No sequence ends earlier there, so the recording contains the longest one.
 
-cuDNN plans its attention for each length of the key-value cache, which takes up to a second. After the first tokens, PyTorch's
-own kernels therefore take its place. For one token, they need as much memory up to some KiB.
+cuDNN plans its attention for each length of the key-value cache, which takes up to a second. After the first tokens, other
+kernels of PyTorch therefore take its place. For one token, they need as much memory up to some KiB.
 """
 
 import functools
