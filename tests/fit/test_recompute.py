@@ -573,6 +573,15 @@ def test_a_model_can_be_pickled():
     assert torch.equal(pickle.loads(pickle.dumps(model))(x), model(x))
 
 
+def test_parts_of_the_class_of_the_model_are_no_models():
+    # GIVEN a Sequential of Sequentials; WHEN its part 1 is recomputed; THEN part 1 of its parts is left as it is
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2)))
+    _, end = fit("Sequential", ["1"])
+    model(torch.randn(4, 8)).sum().backward()
+    end()
+    assert [name for name, part in model.named_modules() if "forward" in part.__dict__] == ["1"]
+
+
 def test_double_backward_and_a_retained_graph():
     # GIVEN a gradient penalty, and two backwards of one graph
     grads = []

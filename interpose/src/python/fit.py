@@ -87,7 +87,7 @@ class _Fit:
         self.is_rehearsed = False  # True after the first step.
         self.graphs_before = _compiled_graphs()
         self.missing = {(root, name) for root, names in self.wanted.items() for name in names}
-        self.seen: Any = weakref.WeakSet()  # Roots to which the decision was applied.
+        self.seen: Any = weakref.WeakSet()  # Roots to which the decision was applied, and their parts.
         self.ignored = {*torch.nn.Module().__dict__, "forward"} - {"training"}  # Attributes that every module has.
         self.left_out: set = set()
         self.hook = None
@@ -180,7 +180,7 @@ class _Fit:
 
     def apply(self, root):
         kind = type(root).__name__
-        self.seen.add(root)
+        self.seen.update(root.modules())  # Parts of the same class are no outermost modules.
         for name in self.wanted[kind]:
             found = ((inner, _within(inner, name)) for inner in _unwrapped(root))
             inner, module = next((pair for pair in found if pair[1] is not None), (root, None))
