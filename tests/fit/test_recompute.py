@@ -9,6 +9,7 @@ import functools
 import gc
 import pickle
 import random
+import threading
 import types
 import warnings
 import weakref
@@ -154,6 +155,32 @@ class Skipping(nn.Module):
         return x if random.random() < 0.5 else torch.tanh(self.linear(x))
 
 
+class Recalling(nn.Module):
+    """Adds what it computed in its last call, with its graph, and holds a sparse tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+        self.adjacency = torch.eye(8).to_sparse()
+        self.last = None
+
+    def forward(self, x):
+        self.last = torch.tanh(self.linear(x) @ self.adjacency + (0 if self.last is None else self.last))
+        return self.last
+
+
+class Twice(nn.Module):
+    """Calls its part twice, which recalls the first call in the second."""
+
+    def __init__(self):
+        super().__init__()
+        self.part = Recalling()
+
+    def forward(self, x):
+        self.part.last = None
+        return self.part(self.part(x))
+
+
 class Checkpointing(nn.Module):
     """Checkpoints its own parts."""
 
@@ -196,6 +223,7 @@ CASES = {
     "drawing": lambda: (Drawing(), Drawing()),
     "remembering": lambda: (Remembering(), Remembering()),
     "skipping": lambda: (Skipping(), Skipping()),
+    "recalling": lambda: (Twice(), Twice()),
     "own checkpointing": lambda: (Checkpointing(False), Checkpointing(True)),
     "shared": shared,
     "recurrent": lambda: (Recurrent(), Recurrent()),
@@ -475,6 +503,32 @@ def test_changes_that_only_some_forwards_make_stop_the_program(every, between, w
     end()
 
 
+def test_random_numbers_of_other_threads_are_left_alone():
+    # GIVEN a program that draws from Python's generator in another thread while a block runs
+    class Waiting(nn.Linear):
+        def forward(self, x):
+            thread = threading.Thread(target=lambda: drawn.append(random.random()))
+            thread.start()
+            while not drawn:
+                pass
+            return super().forward(x)
+
+    drawn: list = []
+    other = threading.Event()
+    idle = threading.Thread(target=other.wait)
+    idle.start()
+    model = Model(Waiting(8, 8))
+    warnings, end = fit("Model", ["blocks.0"])
+    try:
+        trained(model, (4, 8))
+    finally:
+        other.set()
+        idle.join()
+        end()
+    # THEN the block runs as it is, because its own draws cannot be told from those
+    assert "draws from random, or another thread does" in warnings[0] and len(warnings) == 1
+
+
 def test_a_forward_that_does_something_else_the_second_time_stops_the_program():
     class Switching(nn.Linear):
         def forward(self, x):
@@ -490,7 +544,7 @@ def test_a_forward_that_does_something_else_the_second_time_stops_the_program():
 
 
 def test_modules_that_cannot_be_recomputed_are_left_out():
-    # GIVEN a block with a hook inside, and one that gets an object with a state
+    # GIVEN a block with a hook inside, one with TorchScript, and one that gets an object with a state
     hooked = Model(nn.Linear(8, 8))
     calls = []
     hooked.blocks[0].inner.register_forward_hook(lambda *_: calls.append(1))
@@ -499,6 +553,12 @@ def test_modules_that_cannot_be_recomputed_are_left_out():
     end()
     # THEN they run as they are, and the reason is reported
     assert calls == [1] and "inner has hooks" in warnings[0]
+
+    scripted = Model(torch.jit.script(nn.Linear(8, 8)))
+    warnings, end = fit("Model", ["blocks.0"])
+    scripted(torch.randn(4, 8)).sum().backward()
+    end()
+    assert "inner is compiled by TorchScript" in warnings[0]
 
     class Cached(nn.Module):
         def __init__(self):

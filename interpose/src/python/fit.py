@@ -181,13 +181,17 @@ class _Fit:
     def apply(self, root):
         kind = type(root).__name__
         self.seen.update(root.modules())  # Parts of the same class are no outermost modules.
+        # The copies would call the original's forward.
+        is_copied = any(len(getattr(outer, "device_ids", None) or ()) > 1 for outer in _unwrapped(root))
         for name in self.wanted[kind]:
             found = ((inner, _within(inner, name)) for inner in _unwrapped(root))
             inner, module = next((pair for pair in found if pair[1] is not None), (root, None))
             if module is None:
                 continue
             self.missing.discard((kind, name))
-            if _is_compiled(root, inner, name):
+            if is_copied:
+                self.native.warn(f"--fit: the activations of {name} are not recomputed: DataParallel copies the model")
+            elif _is_compiled(root, inner, name):
                 self.native.warn(f"--fit: the activations of {name} are not recomputed: they are in a compiled graph")
             elif reason := self.why_not(module):
                 self.native.warn(f"--fit: the activations of {name} are not recomputed: {reason}")
@@ -201,6 +205,8 @@ class _Fit:
             hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
             if part is not module and any(getattr(part, kind, None) for kind in hooks):
                 return f"{part_name} has hooks, which would run twice"
+            if isinstance(part, self.torch.jit.ScriptModule):  # PyTorch stops a recomputation by an exception.
+                return f"{part_name or 'it'} is compiled by TorchScript"
         return None
 
     def wrap(self, module, name):

@@ -8,6 +8,7 @@ import functools
 import inspect
 import random
 import sys
+import threading
 import types
 import weakref
 from typing import TYPE_CHECKING
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 # Larger tensors that are plain attributes are watched until their module has written them once.
 _COPIED_BYTES = 64 << 20
+# Modules with a global generator, and their functions that return and set its state.
+_DRAWN = {"random": ("getstate", "setstate"), "numpy.random": ("get_state", "set_state")}
 # 624 numbers, and the position of the next one.
 _MT19937_BYTES = 625 * 4
 
@@ -35,7 +38,8 @@ class _Recomputed:
         self.function = function  # Takes the module first.
         self.checked: set = set()  # Modes of the parts in forwards that have shown what forward changes:
         self.written: set = set()  # Buffers and tensors in attributes: (name of a part, name).
-        self.draws_from_numpy = False
+        self.draws: set = set()  # Of `_DRAWN`, the generators from which forward draws.
+        self.is_left_out = False
 
     def __getattr__(self, name):
         # For code that treats `forward` as a method: __code__, __globals__, __func__.
@@ -63,7 +67,7 @@ class _Recomputed:
     def __call__(self, *arguments, **keywords):
         module = self.module()
         forward = functools.partial(self.function, module)
-        if not self.fit.may_recompute():
+        if self.is_left_out or not self.fit.may_recompute():
             return forward(*arguments, **keywords)
         return self.run(module, forward, arguments, keywords)
 
@@ -131,9 +135,10 @@ class _Call:
         self.watched = [self.mark(what, tensor) for what, tensor in watched]
         self.generators = [(generator, generator.get_state()) for generator in generators]
         self.devices = {tensor.device for _, tensor in watched if tensor.device.type == "cuda"}
-        self.random = self.random_states(recomputed.draws_from_numpy or not self.is_checked)
+        self.random = self.random_states(recomputed.draws if self.is_checked else _DRAWN)
+        self.refused = None  # The reason why it cannot run again.
         self.before = self.snapshot()
-        self.kept = list(self.values_before())  # (dictionary, name, key of it for the module, value before the forward)
+        self.kept = list(self.values_before())  # (dictionary, name, key of it for the module, tensor, its value before)
 
     def snapshot(self):
         return _Snapshot(self.fit.torch, self.parts, self.fit.ignored)
@@ -154,29 +159,44 @@ class _Call:
         if self.first is None:
             return self.again()
         first, self.first = self.first, None
-        numbers = _numpy_bytes()
+        before = _drawn_states()
         result = first()
+        now = _drawn_states()
+        self.find_drawn({name for name in _DRAWN if now[name] != before[name]})
         if not self.is_checked:
             self.find_written()
-            self.recomputed.draws_from_numpy |= _numpy_bytes() != numbers
-        elif not self.recomputed.draws_from_numpy and _numpy_bytes() != numbers:
-            self.random = None
         return result
 
-    def random_states(self, with_numpy):
-        torch, numpy = self.fit.torch, sys.modules.get("numpy.random")
-        states = [
-            (torch.set_rng_state, torch.get_rng_state()),
-            (random.setstate, random.getstate()),
-            *((functools.partial(torch.cuda.set_rng_state, device=it), torch.cuda.get_rng_state(it)) for it in self.devices),
-        ]
-        if with_numpy and numpy is not None:
-            states.append((numpy.set_state, numpy.get_state()))
+    def find_drawn(self, names):
+        """Notes from which generators the forward drew. Draws of other threads cannot be told from its own."""
+        recomputed, is_alone = self.recomputed, threading.active_count() == 1
+        late = names - recomputed.draws if self.is_checked else set()
+        if late and is_alone:
+            self.refused = f"its forward draws from {min(late)} only sometimes"
+        if not self.is_checked:
+            recomputed.draws |= names
+            for name in _DRAWN.keys() - names:
+                self.random.pop(name, None)
+            if names and not is_alone:
+                recomputed.is_left_out = True
+                self.fit.leave_out(recomputed, f"its forward draws from {min(names)}, or another thread does")
+
+    def random_states(self, names):
+        """Returns functions that set the state of a generator, and its state now, by the name of the generator."""
+        torch = self.fit.torch
+        states = {"torch": (torch.set_rng_state, torch.get_rng_state())}
+        for device in self.devices:
+            states[device] = functools.partial(torch.cuda.set_rng_state, device=device), torch.cuda.get_rng_state(device)
+        for name in names:
+            module = sys.modules.get(name)
+            if module is not None:
+                get, put = _DRAWN[name]
+                states[name] = getattr(module, put), getattr(module, get)()
         return states
 
     @staticmethod
     def set_random_states(states):
-        for put, state in states:
+        for put, state in states.values():
             put(state)
 
     @staticmethod
@@ -187,32 +207,33 @@ class _Call:
 
     def values_before(self):
         """Copies what the module's forward writes, or all small tensors until that is known. Watches the others."""
-        recomputed = self.recomputed
         for part_name, part in self.parts:
             # Kernels of normalizations write the statistics without raising their version.
             has_statistics = part.__dict__.get("track_running_stats", False)
             for name, buffer in part._buffers.items():
                 key = (part_name, name)
-                if buffer is not None and (has_statistics or not self.is_checked or key in recomputed.written):
-                    yield part._buffers, name, key, buffer.detach().clone()
+                if buffer is not None and (has_statistics or self.is_copied(buffer, key)):
+                    yield part._buffers, name, key, buffer, buffer.detach().clone()
                 elif buffer is not None:
                     self.watched.append(self.mark(f"tensor {_joined(part_name, name)}", buffer))
         for dictionary, part_name, name, tensor in self.before.tensors:
             key = (part_name, name)
-            is_tried = not self.is_checked and tensor.nbytes <= _COPIED_BYTES
-            if dictionary is not None and (is_tried or key in recomputed.written):
-                yield dictionary, name, key, tensor.detach().clone()
+            if dictionary is not None and self.is_copied(tensor, key) and tensor.nbytes <= _COPIED_BYTES:
+                yield dictionary, name, key, tensor, tensor.detach().clone()
             elif not tensor.is_meta:
                 self.watched.append(self.mark(f"tensor {_joined(part_name, name)}", tensor))
 
+    def is_copied(self, tensor, key):
+        is_dense = tensor.layout is self.fit.torch.strided
+        return key in self.recomputed.written if self.is_checked else is_dense
+
     def find_written(self):
-        """Compares the module's tensors with those before the forward: some operations write without raising a version."""
+        """Compares the module's tensors with their values before the forward: some operations write without raising a
+        version. Those that forward exchanges for others are not written."""
         written = self.recomputed.written
         self.recomputed.checked.add(self.modes)
-        for dictionary, name, key, before in self.kept:
-            now = dictionary.get(name)
-            is_same = now is not None and now.shape == before.shape and self.fit.torch.equal(now, before)
-            if not is_same:
+        for _, _, key, tensor, before in self.kept:
+            if tensor.shape != before.shape or not self.fit.torch.equal(tensor, before):
                 written.add(key)
         self.kept = [entry for entry in self.kept if entry[2] in written]
 
@@ -221,18 +242,18 @@ class _Call:
             tensor = reference()
             if tensor is not None and self.state(tensor) != state:
                 self.refuse(f"{what} was changed after its forward began")
-        if self.random is None:
-            self.refuse("its forward draws from numpy.random only sometimes")
+        if self.refused is not None:
+            self.refuse(self.refused)
         arguments, keywords = self.fit.filled(self.tree, self.tensors)
         now = self.snapshot()
-        states = self.random_states(self.recomputed.draws_from_numpy)
+        states = self.random_states(self.random.keys() & _DRAWN.keys())
         generators = [(generator, generator.get_state()) for generator, _ in self.generators]
         needed = [(parameter, parameter.requires_grad) for parameter, _ in self.needed]
         try:
             self.before.put_back()
             self.set_random_states(self.random)
             self.set_needed(self.needed)
-            for dictionary, name, _, before in self.kept:
+            for dictionary, name, _, _, before in self.kept:
                 dictionary[name] = before.clone()
             for generator, state in self.generators:
                 generator.set_state(state)
@@ -254,6 +275,10 @@ class _Call:
 
 def _joined(part_name, name):
     return f"{part_name}.{name}" if part_name else name
+
+
+def _drawn_states():
+    return {"random": random.getstate(), "numpy.random": _numpy_bytes()}
 
 
 def _numpy_bytes():

@@ -36,11 +36,13 @@ class _Snapshot:
         self.tensors: list = []
         for part_name, part in parts:
             attributes = part.__dict__
-            self.members += [(members, dict(members)) for members in (part._parameters, part._buffers, part._modules)]
+            for members in (part._parameters, part._buffers, part._modules):
+                if type(members) in _DICTIONARIES:  # Others are those of compiled modules of TorchScript.
+                    self.members.append((members, dict(members)))
             found = {name: attributes[name] for name in attributes.keys() - ignored}
             self.attributes.append((attributes, found))
             for name, value in found.items():
-                if isinstance(value, torch.Tensor):
+                if issubclass(type(value), torch.Tensor):
                     self.tensors.append((attributes, part_name, name, value))
                 elif type(value) not in _SCALARS:
                     self.look_at(part_name, name, value)
@@ -61,9 +63,9 @@ class _Snapshot:
             if len(value) <= _SEARCHED_ITEMS:
                 for item in value.values() if kind in _DICTIONARIES else value:
                     self.look_at(part_name, name, item, is_followed)
-        elif isinstance(value, self.torch.Tensor):
+        elif issubclass(kind, self.torch.Tensor):
             self.tensors.append((None, part_name, name, value))
-        elif isinstance(value, self.torch.Generator):
+        elif issubclass(kind, self.torch.Generator):
             self.generators[id(value)] = value, value.get_state()
         elif is_followed and self.is_plain(kind):
             attributes = _dictionary(value)
