@@ -525,7 +525,7 @@ def test_random_numbers_of_other_threads_are_left_alone():
         other.set()
         idle.join()
         end()
-    # THEN the block runs as it is, because its own draws cannot be told from those
+    # THEN the block runs as it is, because its draws would look the same
     assert "draws from random, or another thread does" in warnings[0] and len(warnings) == 1
 
 

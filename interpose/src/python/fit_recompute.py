@@ -168,7 +168,7 @@ class _Call:
         return result
 
     def find_drawn(self, names):
-        """Notes from which generators the forward drew. Draws of other threads cannot be told from its own."""
+        """Notes from which generators the forward drew. Draws of other threads look the same."""
         recomputed, is_alone = self.recomputed, threading.active_count() == 1
         late = names - recomputed.draws if self.is_checked else set()
         if late and is_alone:

@@ -1,4 +1,4 @@
-"""What the parts of a module hold at one moment, apart from the values of tensors.
+"""State of the parts of a module at one moment, apart from the values of tensors.
 
 Embedded in libmemlab.so and run before fit_recompute.py, in the same namespace.
 """
