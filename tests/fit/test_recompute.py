@@ -633,6 +633,12 @@ def test_a_model_can_be_pickled():
     assert torch.equal(pickle.loads(pickle.dumps(model))(x), model(x))
 
 
+def test_the_modules_of_two_models_of_a_class_are_those_of_either():
+    names = embedded("guards.py", "fit_costs.py", "fit_snapshot.py", "fit_recompute.py", "fit.py")
+    decision = [{"root": "Model", "modules": ["blocks.0", "blocks.1"]}, {"root": "Model", "modules": ["blocks.0"]}]
+    assert names["_Fit"](Native(), torch, {"checkpoint": decision}).wanted == {"Model": ["blocks.0", "blocks.1"]}
+
+
 def test_parts_of_the_class_of_the_model_are_no_models():
     # GIVEN a Sequential of Sequentials; WHEN its part 1 is recomputed; THEN part 1 of its parts is left as it is
     model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2)))

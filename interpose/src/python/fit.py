@@ -81,7 +81,10 @@ class _Fit:
         self.tag_state = tag_state
         self.loss_in_rows = decision.get("loss_in_rows", False)
         self.host_state_bytes = decision.get("host_state_bytes", 0)
-        self.wanted = {part["root"]: list(part["modules"]) for part in decision.get("checkpoint", ())}
+        self.wanted: dict = {}
+        for part in decision.get("checkpoint", ()):  # Two models may have the same class.
+            names = self.wanted.setdefault(part["root"], [])
+            names += [name for name in part["modules"] if name not in names]
         self.releases_gradients = decision.get("early_gradients", False)
         self.rehearses = decision.get("rehearse", False)
         self.is_rehearsed = False  # True after the first step.
