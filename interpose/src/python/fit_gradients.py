@@ -4,11 +4,27 @@ Embedded in libmemlab.so and run before fit.py, in the same namespace.
 """
 
 import functools
+import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fit_state import _before_update, _parameters
+
+
+# PyTorch reads gradients there to carry them along: when it moves, copies or compiles parameters.
+_CARRYING = (
+    "torch.nn.modules.module",
+    "torch._tensor",
+    "torch._dynamo",
+    "torch._subclasses",
+    "torch._functorch",
+    "torch.fx",
+)
+
+
+def _is_carrying(frame):
+    return frame.f_globals.get("__name__", "").startswith(_CARRYING)
 
 
 class _EarlyGradients:
@@ -30,7 +46,8 @@ class _EarlyGradients:
 
         def get(tensor):
             released = early.kept.get(id(tensor))
-            if released is not None and released() is tensor and not early.in_zero_grad:
+            is_read = released is not None and released() is tensor and not early.in_zero_grad
+            if is_read and not _is_carrying(sys._getframe(1)):
                 early.refuse("the program reads them after the step")
             return original.__get__(tensor)
 
@@ -60,7 +77,10 @@ class _EarlyGradients:
             self.native.warn(f"--fit: gradients are not released early: {why}")
 
     def kept_of(self, parameters):
-        return [id(parameter) for parameter in parameters if id(parameter) in self.kept] if self.kept else []
+        if not self.kept:
+            return []
+        pairs = ((parameter, self.kept.get(id(parameter))) for parameter in parameters)
+        return [id(parameter) for parameter, kept in pairs if kept is not None and kept() is parameter]
 
     def drop(self, ids):
         """Notes that the program has dropped these gradients."""
@@ -100,6 +120,7 @@ class _EarlyGradients:
             self.refuse("a later step uses them")
 
     def after_step(self, optimizer, *_):
+        self.drop([one for one, kept in self.kept.items() if kept() is None])
         for parameter in _parameters(optimizer):
             kind = type(parameter)
             if parameter.grad is not None and ("grad" not in kind.__dict__ or kind in self.watched):
