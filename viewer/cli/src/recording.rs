@@ -87,9 +87,6 @@ pub fn unreadable(file: &Path, error: RecordingError) -> anyhow::Error {
     }
 }
 
-/// Added to the error of a program that failed there.
-const SIMULATED_VALUES: &str = "\nOn a simulated card, kernels compute nothing, and comparisons of values are false. A program that needs values can fail.";
-
 /// Interval at which the progress of a recording is shown.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -105,7 +102,6 @@ pub struct Running {
     at: String,
     trace: PathBuf,
     output: PathBuf,
-    is_simulated: bool,
 }
 
 impl Recorder {
@@ -187,16 +183,7 @@ impl Recorder {
         let file = File::create(&output)?;
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         let child = command.spawn().map_err(|error| StartError::of(&command, &error))?;
-        Ok(Running {
-            child,
-            started: Instant::now(),
-            steps: self.steps,
-            program: shown,
-            at,
-            trace,
-            output,
-            is_simulated: self.simulation.is_some(),
-        })
+        Ok(Running { child, started: Instant::now(), steps: self.steps, program: shown, at, trace, output })
     }
 }
 
@@ -213,7 +200,7 @@ impl Running {
             Err(error) => return Err(self.failed(ended, &error)),
         };
         if ended != ExitOutcome::Code(0) && !recording.ran_out_of_memory {
-            return Err(self.ended_early(ended, self.is_simulated && !recording.allocations.is_empty()));
+            return Err(self.ended_early(ended));
         }
         Ok(recording)
     }
@@ -240,20 +227,16 @@ impl Running {
                 "did not use a GPU. Check that its PyTorch is built for CUDA (torch.version.cuda), and that it uses the device.",
             ),
             (ExitOutcome::Code(0), error) => self.error_with_output(&format!("gives no forecast: {error}")),
-            (ended, _) => self.ended_early(ended, false),
+            (ended, _) => self.ended_early(ended),
         }
     }
 
-    /// The error for a program that failed. `has_simulated_values`: it had begun to compute on a simulated card.
-    fn ended_early(&self, ended: ExitOutcome, has_simulated_values: bool) -> anyhow::Error {
+    fn ended_early(&self, ended: ExitOutcome) -> anyhow::Error {
         let ended = format!("`{}` ended with {}", self.program, ended.describe());
         match last_printed(&self.output).unwrap_or_default().trim() {
             "" => anyhow::anyhow!("{ended} and printed nothing. Check with `memlab simulate -- CMD`"),
             printed => {
-                let note = if has_simulated_values { SIMULATED_VALUES } else { "" };
-                anyhow::anyhow!(
-                    "{ended}. Fix the error below, or check with `memlab simulate -- CMD`:\n{printed}{note}"
-                )
+                anyhow::anyhow!("{ended}. Fix the error below, or check with `memlab simulate -- CMD`:\n{printed}")
             }
         }
     }
