@@ -196,28 +196,47 @@ class _Fit:
                 self.native.warn(f"--fit: the activations of {name} are not recomputed: DataParallel copies the model")
             elif _is_compiled(root, inner, name):
                 self.native.warn(f"--fit: the activations of {name} are not recomputed: they are in a compiled graph")
-            elif reason := self.why_not(list(module.named_modules())):
+            elif reason := self.why_not(module):
                 self.native.warn(f"--fit: the activations of {name} are not recomputed: {reason}")
             else:
                 self.wrap(module, name)
         self.end_if_done()
 
-    def why_not(self, parts):
-        """Returns the reason why a module with these parts cannot be recomputed, or None."""
-        for part_name, part in parts:
-            if part_name and (
-                part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
-            ):
+    def why_not(self, module):
+        """Returns the reason why a module cannot be recomputed, or None."""
+        for part_name, part in module.named_modules():
+            hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+            if part is not module and any(getattr(part, kind, None) for kind in hooks):
                 return f"{part_name} has hooks, which would run twice"
             if isinstance(part, self.torch.jit.ScriptModule):  # PyTorch stops a recomputation by an exception.
                 return f"{part_name or 'it'} is compiled by TorchScript"
         return None
 
     def wrap(self, module, name):
+        kinds = {kind.__name__ for kind in type(module).__mro__}
         own = module.__dict__.get("forward")
         if isinstance(own, _Recomputed):
             return
-        module.forward = _Recomputed(self, module, name, own)
+        if "GradientCheckpointingLayer" in kinds:
+            # Transformers calls it with the caches left out.
+            stand_in = _Recomputed(self, module, name, type(module).forward)
+
+            def recompute(function, *arguments):
+                forward, keywords = function, {}
+                if isinstance(function, functools.partial):
+                    forward, keywords = functools.partial(function.func, *function.args), function.keywords
+                if not self.may_recompute():
+                    return forward(*arguments, **keywords)
+                return stand_in.run(module, forward, arguments, keywords)
+
+            module._gradient_checkpointing_func = recompute
+            module.gradient_checkpointing = True
+            return
+
+        def run_own(_module, *arguments, **keywords):
+            return own(*arguments, **keywords)
+
+        module.forward = _Recomputed(self, module, name, type(module).forward if own is None else run_own)
 
     def may_recompute(self):
         torch = self.torch
@@ -251,17 +270,12 @@ class _Fit:
             return type(value)(*(self.copied(item, tensors, generators) for item in value))
         if type(value) is dict:
             return {key: self.copied(item, tensors, generators) for key, item in value.items()}
-        known = (bool, int, float, complex, str, bytes, slice, type)
+        known = (bool, int, float, complex, str, bytes, slice, type, types.FunctionType, types.BuiltinFunctionType)
         known += (torch.dtype, torch.device, torch.Size, torch.memory_format, torch.layout)
         if isinstance(value, torch.Generator):
             generators.append(value)
             return value
         if value is None or value is Ellipsis or isinstance(value, known):
-            return value
-        # Others may write what they are bound to.
-        if isinstance(value, types.FunctionType) and not value.__closure__:
-            return value
-        if isinstance(value, types.BuiltinFunctionType) and isinstance(value.__self__, (types.ModuleType, type(None))):
             return value
         if _Cache.is_growing(value):
             return _Cache(value)

@@ -6,10 +6,10 @@ Embedded in libmemlab.so and run before fit.py, in the same namespace.
 import ctypes
 import functools
 import inspect
-import pickle
 import random
 import sys
 import threading
+import types
 import weakref
 from typing import TYPE_CHECKING
 
@@ -35,7 +35,7 @@ class _Recomputed:
         self.fit = fit
         self.module = weakref.ref(module)
         self.name = name
-        self.function = function  # The module's own forward; None: that of its class, which the program may exchange.
+        self.function = function  # Takes the module first.
         self.checked: set = set()  # Modes of the parts in forwards that have shown what forward changes:
         self.written: set = set()  # Buffers and tensors in attributes: (name of a part, name).
         self.draws: set = set()  # Of `_DRAWN`, the generators from which forward draws.
@@ -43,13 +43,9 @@ class _Recomputed:
 
     def __getattr__(self, name):
         # For code that treats `forward` as a method: __code__, __globals__, __func__.
-        return getattr(self.bound(self.module()), name)
-
-    def bound(self, module):
-        if self.function is not None:
+        if name == "__func__":
             return self.function
-        forward = next(kind.__dict__["forward"] for kind in type(module).__mro__ if "forward" in kind.__dict__)
-        return forward.__get__(module, type(module))
+        return getattr(self.function, name)
 
     @property
     def __self__(self):
@@ -57,7 +53,7 @@ class _Recomputed:
 
     @property
     def __signature__(self):
-        return inspect.signature(self.bound(self.module()))
+        return inspect.signature(types.MethodType(self.function, self.module()))
 
     def __reduce__(self):  # As a method is pickled.
         return getattr, (self.module(), "forward")
@@ -65,12 +61,12 @@ class _Recomputed:
     def __deepcopy__(self, memo):
         copied = memo.get(id(self.module()))
         if copied is None:
-            return self.bound(self.module())
+            return types.MethodType(self.function, self.module())
         return _Recomputed(self.fit, copied, self.name, self.function)
 
     def __call__(self, *arguments, **keywords):
         module = self.module()
-        forward = self.bound(module)
+        forward = functools.partial(self.function, module)
         if self.is_left_out or not self.fit.may_recompute():
             return forward(*arguments, **keywords)
         return self.run(module, forward, arguments, keywords)
@@ -83,13 +79,8 @@ class _Recomputed:
         except _Unknown as unknown:
             self.fit.leave_out(self, f"it is called with {unknown}, which its forward may change")
             return forward(*arguments, **keywords)
-        parts = list(module.named_modules())
-        if reason := self.fit.why_not(parts):
-            self.fit.leave_out(self, reason)
-            return forward(*arguments, **keywords)
         # PyTorch would check and restore less, and name no module.
-        first = functools.partial(forward, *arguments, **keywords)
-        call = _Call(self, parts, first, forward, (tree, tensors, generators))
+        call = _Call(self, module, functools.partial(forward, *arguments, **keywords), forward, (tree, tensors, generators))
         return self.fit.checkpoint(call, use_reentrant=False, preserve_rng_state=False)
 
 
@@ -122,15 +113,14 @@ class _Unknown(Exception):
 class _Call:
     """A forward of a module and its recomputation, which finds everything as the forward did."""
 
-    def __init__(self, recomputed, parts, first, forward, copied):
-        """`parts`: their names and modules; `first`: the forward with its arguments; `copied`: a copy of these, its tensors,
-        and its generators."""
+    def __init__(self, recomputed, module, first, forward, copied):
+        """`first`: the forward with its arguments; `copied`: a copy of these, its tensors, and its generators."""
         self.recomputed = recomputed
         self.fit = recomputed.fit
         self.first = first
         self.forward = forward
         self.tree, self.tensors, generators = copied
-        self.parts = parts
+        self.parts = list(module.named_modules())
         self.modes = tuple(part.training for _, part in self.parts)  # What forward writes may depend on them.
         self.is_checked = self.modes in recomputed.checked
         parameters = [
@@ -169,32 +159,20 @@ class _Call:
         if self.first is None:
             return self.again()
         first, self.first = self.first, None
-        sizes = self.norms()
-        before = _drawn_states(in_full=not self.is_checked)
+        before = _drawn_states()
         result = first()
-        now = _drawn_states(in_full=not self.is_checked)
-        self.find_drawn({name for name in _DRAWN if now[name] != before[name]}, before)
+        now = _drawn_states()
+        self.find_drawn({name for name in _DRAWN if now[name] != before[name]})
         if not self.is_checked:
             self.find_written()
-            if sizes != self.norms():
-                self.refused = "its forward changes weights through `data`"
         return result
 
-    def norms(self):
-        """Returns norms of the weights while it is unknown what forward changes, as text, in which NaN is NaN."""
-        if self.is_checked or self.fit.rehearses or self.fit.is_distributed():
-            return ""
-        weights = [weight.detach() for weight, _ in self.needed if weight.is_floating_point() and weight.itemsize > 1]
-        return str([norm.item() for norm in self.fit.torch._foreach_norm(weights)] if weights else "")
-
-    def find_drawn(self, names, before):
+    def find_drawn(self, names):
         """Notes from which generators the forward drew. Draws of other threads look the same."""
         recomputed, is_alone = self.recomputed, threading.active_count() == 1
         late = names - recomputed.draws if self.is_checked else set()
-        if "numpy.random" in late and is_alone:
-            self.refused = "its forward draws from numpy.random only sometimes"
-        if "random" in late and is_alone:
-            self.random["random"] = random.setstate, before["random"]
+        if late and is_alone:
+            self.refused = f"its forward draws from {min(late)} only sometimes"
         if not self.is_checked:
             recomputed.draws |= names
             for name in _DRAWN.keys() - names:
@@ -246,7 +224,7 @@ class _Call:
                 self.watched.append(self.mark(f"tensor {_joined(part_name, name)}", tensor))
 
     def is_copied(self, tensor, key):
-        is_dense = tensor.layout is self.fit.torch.strided and not tensor.is_meta and not tensor.is_nested
+        is_dense = tensor.layout is self.fit.torch.strided
         return key in self.recomputed.written if self.is_checked else is_dense
 
     def find_written(self):
@@ -254,24 +232,10 @@ class _Call:
         version. Those that forward exchanges for others are not written."""
         written = self.recomputed.written
         self.recomputed.checked.add(self.modes)
-        holders: dict = {}  # By storage: the tensors in it.
-        for _, _, _, tensor, _ in self.kept:
-            holders.setdefault(tensor.untyped_storage()._cdata, set()).add(id(tensor))
-        for _, name, key, tensor, before in self.kept:
-            if self.is_equal(tensor, before):
-                continue
-            written.add(key)
-            if len(holders[tensor.untyped_storage()._cdata]) > 1:
-                self.refused = f"its forward writes {name}, which shares memory with another tensor"
-                self.recomputed.is_left_out = True
-                self.fit.leave_out(self.recomputed, self.refused)
+        for _, _, key, tensor, before in self.kept:
+            if tensor.shape != before.shape or not self.fit.torch.equal(tensor, before):
+                written.add(key)
         self.kept = [entry for entry in self.kept if entry[2] in written]
-
-    def is_equal(self, tensor, before):
-        try:
-            return tensor.shape == before.shape and self.fit.torch.equal(tensor, before)
-        except (RuntimeError, NotImplementedError):  # There is no comparison of this type.
-            return False
 
     def again(self):
         for what, reference, state in self.watched:
@@ -289,11 +253,8 @@ class _Call:
             self.before.put_back()
             self.set_random_states(self.random)
             self.set_needed(self.needed)
-            clones: dict = {}  # By tensor: parts may share it.
-            for dictionary, name, _, tensor, before in self.kept:
-                if id(tensor) not in clones:
-                    clones[id(tensor)] = before.clone()
-                dictionary[name] = clones[id(tensor)]
+            for dictionary, name, _, _, before in self.kept:
+                dictionary[name] = before.clone()
             for generator, state in self.generators:
                 generator.set_state(state)
             with self.fit.part(_AGAIN):
@@ -316,13 +277,8 @@ def _joined(part_name, name):
     return f"{part_name}.{name}" if part_name else name
 
 
-def _drawn_states(in_full):
-    """Returns states of global generators to compare. `in_full`: with a second normal number, which numpy holds back."""
-    numpy = sys.modules.get("numpy.random") if in_full else None
-    return {
-        "random": random.getstate(),
-        "numpy.random": _numpy_bytes() if numpy is None else pickle.dumps(numpy.get_state(legacy=False)),
-    }
+def _drawn_states():
+    return {"random": random.getstate(), "numpy.random": _numpy_bytes()}
 
 
 def _numpy_bytes():
