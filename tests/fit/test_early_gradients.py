@@ -1,6 +1,7 @@
 """Gradients that `memlab run --fit` releases after the optimizer's step: only if the program drops them unread."""
 
 import contextlib
+import weakref
 
 import pytest
 import torch
@@ -18,14 +19,17 @@ def fit(monkeypatch):
         monkeypatch.setattr(kind, "zero_grad", kind.zero_grad)
 
     def apply(rehearse):
-        names = embedded("guards.py", "fit_state.py", "fit_gradients.py", "fit_costs.py", "fit.py")
+        names = embedded(
+            "guards.py", "fit_state.py", "fit_gradients.py", "fit_costs.py", "fit_snapshot.py", "fit_recompute.py", "fit.py"
+        )
         native = Native()
         names["_Fit"](native, torch, {"early_gradients": True, "rehearse": rehearse}).attach()
         return native.warnings
 
     yield apply
-    while torch.overrides._get_current_function_mode_stack():
-        torch.overrides._pop_mode()
+    for kind in (nn.Parameter, torch.Tensor):
+        if "grad" in kind.__dict__:
+            del kind.grad
 
 
 def zero_before_forward(model, optimizer, loss, step):
@@ -118,8 +122,6 @@ def test_gradients_that_the_program_drops_are_released(fit, step_of):
     warnings = fit(rehearse=True)
     assert_same(trained(step_of), plain)
     assert warnings == []
-    while torch.overrides._get_current_function_mode_stack():
-        torch.overrides._pop_mode()
     # AND it computes the same
     for hooks in (optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks):
         hooks.clear()
@@ -143,11 +145,51 @@ def test_gradients_that_the_program_needs_are_found_in_the_rehearsal(fit, step_o
     assert len(warnings) == 1 and why in warnings[0]
 
 
+def log_later(model, optimizer, loss, step):
+    zero_before_forward(model, optimizer, loss, step)
+    if step == 4:
+        sum(parameter.grad is not None for parameter in model.parameters())
+
+
+def set_to_zero_later(model, optimizer, loss, step):
+    optimizer.zero_grad(set_to_none=step < 4)
+    loss().backward()
+    optimizer.step()
+
+
+def accumulate_later(model, optimizer, loss, step):
+    if step < 4:
+        optimizer.zero_grad()
+    loss().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("step_of", "why"),
+    [
+        (log_later, "the program reads them after the step"),
+        (set_to_zero_later, "the program sets them to zero"),
+        (accumulate_later, "a later step uses them"),
+    ],
+)
+def test_gradients_that_the_program_needs_after_the_rehearsal_stop_it(fit, step_of, why):
+    # GIVEN a program whose first steps, which were rehearsed, do not need gradients after a step; WHEN a later one does,
+    # THEN it stops, AND names the option
+    fit(rehearse=False)
+    with pytest.raises(RuntimeError, match=f"but {why}. Run with --fit-without gradients"):
+        trained(step_of)
+    # AND reading gradients is ordinary again
+    assert "grad" not in nn.Parameter.__dict__
+
+
 def test_released_gradients_are_gone(fit):
     fit(rehearse=False)
     model = nn.Linear(8, 1)
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.randn(4, 8)).sum().backward()
-    assert model.weight.grad is not None
+    gone = weakref.ref(model.weight.grad)
     optimizer.step()
-    assert model.weight.grad is None
+    assert gone() is None
+    # AND once the program drops them, reading is ordinary again
+    optimizer.zero_grad()
+    assert model.weight.grad is None and "grad" not in nn.Parameter.__dict__

@@ -3,6 +3,7 @@
 import copy
 import importlib.util
 import json
+import pickle
 from pathlib import Path
 
 import memlab as package
@@ -96,12 +97,50 @@ def test_generating_ends_on_a_simulated_card_and_paging_is_shown_as_code(memlab)
     assert code == 0 and "memlab.page(model, budget=" in printed, printed
 
 
+def embedded(name):
+    """Loads a file that `memlab` runs in recorded programs."""
+    spec = importlib.util.spec_from_file_location(Path(name).stem, ROOT / "viewer" / "cli" / "src" / name)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_recorded_generation_plans_the_attention_of_few_lengths(monkeypatch):
+    transformers = pytest.importorskip("transformers")
+    from transformers.generation import utils
+
+    # GIVEN a program that generates tokens, as memlab records it, on a machine whose PyTorch uses cuDNN's attention
+    for kind, name in ((utils.StoppingCriteriaList, "__call__"), (utils.GenerationMixin, "_has_unfinished_sequences")):
+        monkeypatch.setattr(kind, name, getattr(kind, name))
+    enabled = torch.backends.cuda.cudnn_sdp_enabled
+    assert enabled()
+    embedded("recording/generation.py").patch(utils)
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 64}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, eos_token_id=None)).eval()
+    seen = []
+    model.model.layers[0].register_forward_hook(lambda *_: seen.append(enabled()))
+    # WHEN it generates, twice; THEN cuDNN computes the first tokens only, all tokens are made, AND it is enabled again
+    for _ in range(2):
+        tokens = model.generate(torch.zeros(1, 4, dtype=torch.long), max_new_tokens=8, do_sample=False)
+        assert tokens.shape == (1, 12) and seen == [True, True, *[False] * 6]
+        assert enabled()
+        seen.clear()
+
+
+def test_a_model_whose_calls_are_counted_can_be_saved():
+    # GIVEN a model whose calls memlab counts in a recording; WHEN the program saves it; THEN it needs no code of memlab
+    calls = {0: 0}
+    model = nn.Linear(4, 4)
+    model.register_forward_pre_hook(embedded("fit/paging.py").Counting(calls, 0))
+    loaded = pickle.loads(pickle.dumps(model))
+    x = torch.ones(1, 4)
+    assert torch.equal(loaded(x), model(x)) and calls == {0: 1}
+
+
 @pytest.fixture
 def paging(monkeypatch):
     """Pages the first module that is moved to `cuda:0`, with a third of its weights there. It really runs on the CPU."""
-    spec = importlib.util.spec_from_file_location("paging", ROOT / "viewer" / "cli" / "src" / "fit" / "paging.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = embedded("fit/paging.py")
     for name in ("to", "cuda", "cpu", "half", "float", "double", "bfloat16"):
         monkeypatch.setattr(nn.Module, name, getattr(nn.Module, name))
     for name in ("device", "is_cuda"):

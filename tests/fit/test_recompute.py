@@ -3,14 +3,19 @@
 Runs the file that libmemlab.so embeds, on the CPU, where every kernel computes.
 """
 
+import collections
 import copy
 import functools
 import gc
 import pickle
+import random
+import threading
+import types
 import warnings
 import weakref
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch._dynamo.testing
@@ -38,15 +43,14 @@ def embedded(*sources):
 
 def fit(root, modules):
     """Applies a decision to roots of this class; returns what it warned of, and a function that ends it as a trial ends."""
-    names = embedded("guards.py", "fit_costs.py", "fit.py")
+    names = embedded("guards.py", "fit_costs.py", "fit_snapshot.py", "fit_recompute.py", "fit.py")
     native = Native()
     made = names["_Fit"](native, torch, {"checkpoint": [{"root": root, "modules": modules}]})
     made.attach()
 
     def end():
         made.say_missing()
-        if made.hook is not None:
-            made.hook.remove()
+        nn.modules.module._global_forward_pre_hooks.clear()
 
     return native.warnings, end
 
@@ -114,6 +118,68 @@ class Drawing(nn.Module):
         return torch.tanh(self.linear(x)) * torch.rand(x.shape, generator=self.generator)
 
 
+class Remembering(nn.Module):
+    """Keeps a state in an ordinary tensor, in containers within containers and in an object."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.memory = torch.zeros(8)
+        self.state = {"a": [collections.deque([1.0], maxlen=3)], "seen": set()}
+        self.settings = Settings(scale=1.0)
+
+    def forward(self, x):
+        y = torch.tanh(self.linear(x) + self.memory)
+        self.memory.mul_(0.5).add_(y.detach().mean(0))
+        recent = self.state["a"][0]
+        recent.append(recent[-1] * 0.5 + 1)
+        self.state["seen"].add(len(self.state["seen"]))
+        self.settings.scale *= 1.5
+        return y * sum(recent) * self.settings.scale + len(self.state["seen"])
+
+
+class Settings(types.SimpleNamespace):
+    pass
+
+
+class Skipping(nn.Module):
+    """Draws from the generators of Python and numpy."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x):
+        x = x * float(np.random.rand())
+        return x if random.random() < 0.5 else torch.tanh(self.linear(x))
+
+
+class Recalling(nn.Module):
+    """Adds what it computed in its last call, with its graph, and holds a sparse tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+        self.adjacency = torch.eye(8).to_sparse()
+        self.last = None
+
+    def forward(self, x):
+        self.last = torch.tanh(self.linear(x) @ self.adjacency + (0 if self.last is None else self.last))
+        return self.last
+
+
+class Twice(nn.Module):
+    """Calls its part twice, which recalls the first call in the second."""
+
+    def __init__(self):
+        super().__init__()
+        self.part = Recalling()
+
+    def forward(self, x):
+        self.part.last = None
+        return self.part(self.part(x))
+
+
 class Checkpointing(nn.Module):
     """Checkpoints its own parts."""
 
@@ -154,6 +220,9 @@ CASES = {
     "counting": lambda: (Counting(), Counting()),
     "averaging": lambda: (Averaging(), Averaging()),
     "drawing": lambda: (Drawing(), Drawing()),
+    "remembering": lambda: (Remembering(), Remembering()),
+    "skipping": lambda: (Skipping(), Skipping()),
+    "recalling": lambda: (Twice(), Twice()),
     "own checkpointing": lambda: (Checkpointing(False), Checkpointing(True)),
     "shared": shared,
     "recurrent": lambda: (Recurrent(), Recurrent()),
@@ -175,6 +244,8 @@ def made(case):
 def trained(model, shape, steps=5, between=None):
     """Trains, and returns everything that the training computed."""
     torch.manual_seed(2)
+    random.seed(2)
+    np.random.seed(2)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     seen = []
     for _ in range(steps):
@@ -183,13 +254,14 @@ def trained(model, shape, steps=5, between=None):
         if between:
             between(model)
         loss.backward()
-        seen += [loss.detach(), *(parameter.grad.clone() for parameter in model.parameters())]
+        seen += [loss.detach(), *(one.grad.clone() for one in model.parameters() if one.grad is not None)]
         optimizer.step()
         seen.append(torch.tensor([part.training for part in model.modules()]))
         with torch.no_grad():
             seen.append(model.train(False)(torch.ones(shape)).clone())
         model.train()
-    return [*seen, *model.state_dict().values(), torch.get_rng_state()]
+    draws = torch.tensor([random.random(), np.random.rand()])
+    return [*seen, *model.state_dict().values(), torch.get_rng_state(), draws]
 
 
 def assert_same(one, other):
@@ -199,8 +271,9 @@ def assert_same(one, other):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_training_is_the_same_bit_for_bit(case):
-    # GIVEN a model, trained as it is
+def test_training_is_the_same_bit_for_bit(case, monkeypatch):
+    # GIVEN a model, trained as it is, in a process without other threads that may draw random numbers
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
     shape = SHAPES.get(case, (4, 8))
     plain = trained(made(case), shape)
     # WHEN the activations of its blocks are recomputed
@@ -310,8 +383,168 @@ def test_a_change_that_cannot_be_undone_stops_with_the_modules_name(between, wha
     end()
 
 
+class Collecting(nn.Module):
+    """Its blocks add their losses to a list, and write their results into a dictionary."""
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+
+        def forward(self, values, losses):
+            values["x"] = torch.tanh(self.linear(values["x"]))
+            losses.append(values["x"].square().mean())
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Collecting.Block() for _ in range(3))
+
+    def forward(self, x):
+        values, losses = {"x": x}, []
+        for block in self.blocks:
+            block(values, losses)
+        assert len(losses) == 3
+        return values["x"].mean() + sum(losses)
+
+
+class Tasks(nn.Module):
+    """Computes with an attribute that the program sets."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(map(Block, (nn.Linear(8, 8), nn.Linear(8, 8))))
+        for block in self.blocks:
+            block.forward = types.MethodType(lambda block, x: torch.tanh(block.inner(x)) * block.task, block)
+
+    def forward(self, x):
+        both = []
+        for task in (1.0, 3.0):
+            for block in self.blocks:
+                block.task = task
+            both.append(self.blocks[1](self.blocks[0](x)))
+        return torch.stack(both)
+
+
+def freeze(model):
+    for parameter in model.blocks[0].parameters():
+        parameter.requires_grad_(not parameter.requires_grad)
+
+
+@pytest.mark.parametrize(("kind", "between"), [(Collecting, None), (Tasks, None), (Tasks, freeze)])
+def test_what_modules_share_with_the_program_stays_the_same(kind, between):
+    # GIVEN blocks that write into arguments, or read what the program changes before backward
+    runs = []
+    for names in ([], ["blocks.0", "blocks.1"]):
+        torch.manual_seed(1)
+        model = kind()
+        _, end = fit(kind.__name__, names) if names else ([], lambda: None)
+        runs.append(trained(model, (4, 8), between=between))
+        end()
+    # THEN the training is the same
+    assert_same(*runs)
+
+
+def test_weights_of_a_functional_call_are_used_again():
+    # GIVEN a training that learns to learn: it differentiates through a step of its weights
+    runs = []
+    for names in ([], ["blocks.0", "blocks.1"]):
+        model = made("linear")
+        _, end = fit("Model", names) if names else ([], lambda: None)
+        x, weights = torch.randn(4, 8, generator=torch.Generator().manual_seed(3)), dict(model.named_parameters())
+        loss = torch.func.functional_call(model, weights, (x,)).square().mean()
+        slopes = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
+        fast = {name: one - 0.5 * slope for (name, one), slope in zip(weights.items(), slopes, strict=True)}
+        torch.func.functional_call(model, fast, (x,)).square().mean().backward()
+        runs.append([loss.detach(), *(parameter.grad for parameter in model.parameters())])
+        end()
+    assert_same(*runs)
+
+
+class Averaged(Averaging):
+    """Averages in training only; `every`: in each so-manieth forward."""
+
+    def __init__(self, every=1):
+        super().__init__()
+        self.every = every
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        if self.training and self.calls % self.every == 0:
+            return super().forward(x)
+        return torch.tanh(self.linear(x)) * (1 + self.average)
+
+
+def test_buffers_that_only_a_training_forward_writes_are_found():
+    runs = []
+    for names in ([], ["blocks.0", "blocks.1"]):
+        torch.manual_seed(1)
+        model = Model(Averaged(), Averaged())
+        _, end = fit("Model", names) if names else ([], lambda: None)
+        # GIVEN a model whose first forward is one of evaluation, with gradients
+        model.eval()(torch.ones(4, 8)).sum()
+        runs.append(trained(model.train(), (4, 8)))
+        end()
+    assert_same(*runs)
+
+
+def replace_data(model):
+    model.blocks[0].inner.linear.weight.data = torch.zeros(8, 8)
+
+
+@pytest.mark.parametrize(
+    ("every", "between", "what"), [(3, None, "tensor inner.average"), (1, replace_data, "parameter inner.linear.weight")]
+)
+def test_changes_that_only_some_forwards_make_stop_the_program(every, between, what):
+    model = Model(Averaged(every))
+    _, end = fit("Model", ["blocks.0"])
+    with pytest.raises(RuntimeError, match=rf"activations of blocks.0 .* {what} was changed after its forward began"):
+        trained(model, (4, 8), between=between)
+    end()
+
+
+def test_random_numbers_of_other_threads_are_left_alone():
+    # GIVEN a program that draws from Python's generator in another thread while a block runs
+    class Waiting(nn.Linear):
+        def forward(self, x):
+            thread = threading.Thread(target=lambda: drawn.append(random.random()))
+            thread.start()
+            while not drawn:
+                pass
+            return super().forward(x)
+
+    drawn: list = []
+    other = threading.Event()
+    idle = threading.Thread(target=other.wait)
+    idle.start()
+    model = Model(Waiting(8, 8))
+    warnings, end = fit("Model", ["blocks.0"])
+    try:
+        trained(model, (4, 8))
+    finally:
+        other.set()
+        idle.join()
+        end()
+    # THEN the block runs as it is, because its draws would look the same
+    assert "draws from random, or another thread does" in warnings[0] and len(warnings) == 1
+
+
+def test_a_forward_that_does_something_else_the_second_time_stops_the_program():
+    class Switching(nn.Linear):
+        def forward(self, x):
+            calls.append(1)
+            return super().forward(x) if len(calls) % 2 else torch.exp(torch.tanh(super().forward(x)))
+
+    calls: list = []
+    model = Model(Switching(8, 8))
+    _, end = fit("Model", ["blocks.0"])
+    with pytest.raises(RuntimeError, match=r"blocks.0 .* its forward did something else .*--fit-without blocks.0"):
+        trained(model, (4, 8))
+    end()
+
+
 def test_modules_that_cannot_be_recomputed_are_left_out():
-    # GIVEN a block with a hook inside, and one that gets an object with a state
+    # GIVEN a block with a hook inside, one with TorchScript, and one that gets an object with a state
     hooked = Model(nn.Linear(8, 8))
     calls = []
     hooked.blocks[0].inner.register_forward_hook(lambda *_: calls.append(1))
@@ -320,6 +553,12 @@ def test_modules_that_cannot_be_recomputed_are_left_out():
     end()
     # THEN they run as they are, and the reason is reported
     assert calls == [1] and "inner has hooks" in warnings[0]
+
+    scripted = Model(torch.jit.script(nn.Linear(8, 8)))
+    warnings, end = fit("Model", ["blocks.0"])
+    scripted(torch.randn(4, 8)).sum().backward()
+    end()
+    assert "inner is compiled by TorchScript" in warnings[0]
 
     class Cached(nn.Module):
         def __init__(self):
@@ -392,6 +631,21 @@ def test_a_model_can_be_pickled():
     end()
     assert type(model[0].forward).__name__ == "_Recomputed"
     assert torch.equal(pickle.loads(pickle.dumps(model))(x), model(x))
+
+
+def test_the_modules_of_two_models_of_a_class_are_those_of_either():
+    names = embedded("guards.py", "fit_costs.py", "fit_snapshot.py", "fit_recompute.py", "fit.py")
+    decision = [{"root": "Model", "modules": ["blocks.0", "blocks.1"]}, {"root": "Model", "modules": ["blocks.0"]}]
+    assert names["_Fit"](Native(), torch, {"checkpoint": decision}).wanted == {"Model": ["blocks.0", "blocks.1"]}
+
+
+def test_parts_of_the_class_of_the_model_are_no_models():
+    # GIVEN a Sequential of Sequentials; WHEN its part 1 is recomputed; THEN part 1 of its parts is left as it is
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2)))
+    _, end = fit("Sequential", ["1"])
+    model(torch.randn(4, 8)).sum().backward()
+    end()
+    assert [name for name, part in model.named_modules() if "forward" in part.__dict__] == ["1"]
 
 
 def test_double_backward_and_a_retained_graph():

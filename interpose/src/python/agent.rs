@@ -34,6 +34,8 @@ const FIT_COSTS_SOURCE: &CStr = source!("fit_costs.py");
 const FIT_GRADIENTS_SOURCE: &CStr = source!("fit_gradients.py");
 const FIT_LOSS_SOURCE: &CStr = source!("fit_loss.py");
 const FIT_STATE_SOURCE: &CStr = source!("fit_state.py");
+const FIT_SNAPSHOT_SOURCE: &CStr = source!("fit_snapshot.py");
+const FIT_RECOMPUTE_SOURCE: &CStr = source!("fit_recompute.py");
 const FIT_SOURCE: &CStr = source!("fit.py");
 const SPILL_SOURCE: &CStr = source!("spill.py");
 const AGENT_SOURCE: &CStr = source!("agent.py");
@@ -284,6 +286,8 @@ unsafe fn start(api: &Api) -> Object {
             FIT_STATE_SOURCE,
             FIT_GRADIENTS_SOURCE,
             FIT_COSTS_SOURCE,
+            FIT_SNAPSHOT_SOURCE,
+            FIT_RECOMPUTE_SOURCE,
             FIT_SOURCE,
             SPILL_SOURCE,
             AGENT_SOURCE,

@@ -19,9 +19,7 @@ needed.
 import atexit
 import functools
 import importlib
-import inspect
 import json
-import operator
 import os
 import sys
 import types
@@ -29,9 +27,10 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fit_costs import _AGAIN, _LOSS, _STATE, _Costs, _unmeasured
-    from fit_gradients import _Rehearsal, release_gradients
+    from fit_costs import _LOSS, _STATE, _Costs, _unmeasured
+    from fit_gradients import _EarlyGradients
     from fit_loss import _LossInRows
+    from fit_recompute import _Cache, _name_mismatches, _Place, _Recomputed, _Unknown
     from fit_state import _HostState
     from guards import _Harmless, _on_module_calls
     from spill import _AwayActivations
@@ -73,294 +72,6 @@ def _compiled_graphs():
     return utils.counters["stats"]["unique_graphs"] if utils is not None else 0
 
 
-class _Recomputed:
-    """Stands for the `forward` of a module: the same result, but backward computes the activations once more.
-
-    It holds the module weakly. A cycle would keep the memory of a deleted model until the next garbage collection.
-    """
-
-    def __init__(self, fit, module, name, function):
-        self.fit = fit
-        self.module = weakref.ref(module)
-        self.name = name
-        self.function = function  # Takes the module first.
-        self.is_checked = False  # True after the first forward, which found what forward changes:
-        self.written: set = set()  # Buffers: (name of a part, name).
-        self.changing: set = set()  # Attributes: (name of a part, name).
-        self.generators: list = []  # Generators that attributes hold.
-
-    def __getattr__(self, name):
-        # For code that treats `forward` as a method: __code__, __globals__, __func__.
-        if name == "__func__":
-            return self.function
-        return getattr(self.function, name)
-
-    @property
-    def __self__(self):
-        return self.module()
-
-    @property
-    def __signature__(self):
-        return inspect.signature(types.MethodType(self.function, self.module()))
-
-    def __reduce__(self):  # As a method is pickled.
-        return getattr, (self.module(), "forward")
-
-    def __deepcopy__(self, memo):
-        copied = memo.get(id(self.module()))
-        if copied is None:
-            return types.MethodType(self.function, self.module())
-        return _Recomputed(self.fit, copied, self.name, self.function)
-
-    def __call__(self, *arguments, **keywords):
-        module = self.module()
-        forward = functools.partial(self.function, module)
-        if not self.fit.may_recompute():
-            return forward(*arguments, **keywords)
-        return self.run(module, forward, arguments, keywords)
-
-    def run(self, module, forward, arguments, keywords):
-        tensors: list = []
-        generators = [*self.generators]
-        try:
-            tree = self.fit.copied((arguments, keywords), tensors, generators)
-        except _Unknown as unknown:
-            self.fit.leave_out(self, f"it is called with {unknown}, which its forward may change")
-            return forward(*arguments, **keywords)
-        # PyTorch would check and restore less, and name no module.
-        call = _Call(self, module, forward, (tree, tensors, generators))
-        return self.fit.checkpoint(call, use_reentrant=False, preserve_rng_state=False)
-
-
-class _Unknown(Exception):
-    """An argument of a type whose content may change."""
-
-
-class _Attributes:
-    """Attributes of a module's parts before a forward, apart from parameters, buffers and modules. Their containers are
-    copied.
-
-    `wanted`: the attributes of interest, by the name of their part and their own; None: all."""
-
-    def __init__(self, parts, plain, wanted=None):
-        self.plain = plain
-        self.wanted = wanted
-        self.parts = [
-            (part, part_name, dict(part.__dict__), self.contents(part.__dict__))
-            for part_name, part in (parts if wanted is None or wanted else ())
-            if not type(part).__module__.startswith("torch.nn.")  # PyTorch's modules change no attributes.
-        ]
-
-    def contents(self, attributes):
-        return {
-            key: type(value)(value)
-            for key, value in attributes.items()
-            if type(value) in (list, dict, set) and key not in self.plain
-        }
-
-    def values(self):
-        """Yields (part, its name, name of the attribute, its value, its content if it is a container)."""
-        for part, part_name, before, contents in self.parts:
-            for key, value in before.items():
-                if key not in self.plain and (self.wanted is None or (part_name, key) in self.wanted):
-                    yield part, part_name, key, value, contents.get(key)
-
-    def changed(self):
-        """Returns the attributes that have another value or other content now: (name of the part, name)."""
-        changed = set()
-        for part, part_name, before, contents in self.parts:
-            now = part.__dict__
-            if not all(map(operator.is_, map(now.get, before), before.values())):
-                changed.update(
-                    (part_name, key) for key in before if now.get(key) is not before[key] and key not in self.plain
-                )
-            changed.update((part_name, key) for key in contents if not self.is_same(now.get(key), contents[key]))
-        return changed
-
-    @staticmethod
-    def is_same(now, content):
-        if type(now) is not type(content):
-            return False
-        if type(now) is dict:
-            return list(now) == list(content) and all(now[key] is content[key] for key in now)
-        return len(now) == len(content) and all(map(operator.is_, now, content))
-
-    def put_back(self):
-        """Gives the attributes these values. Returns a function that undoes it."""
-        now = [(part, key, part.__dict__.get(key)) for part, _, key, _, _ in self.values()]
-        for part, _, key, value, content in self.values():
-            part.__dict__[key] = value if content is None else type(content)(content)
-
-        def undo():
-            for part, key, value in now:
-                part.__dict__[key] = value
-
-        return undo
-
-
-class _Call:
-    """A forward of a module and its recomputation, which finds everything as the forward did."""
-
-    def __init__(self, recomputed, module, forward, given):
-        self.recomputed = recomputed
-        self.fit = recomputed.fit
-        self.forward = forward
-        self.tree, self.tensors, generators = given
-        self.parts = list(module.named_modules())
-        self.has_run = False
-        self.modes = [part.training for _, part in self.parts]
-        parameters = [
-            (f"parameter {part_name}.{name}", parameter)
-            for part_name, part in self.parts
-            for name, parameter in part._parameters.items()
-            if parameter is not None
-        ]
-        watched = [*((f"argument {index}", tensor) for index, tensor in enumerate(self.tensors)), *parameters]
-        self.versions = [(what, weakref.ref(tensor), self.fit.version(tensor)) for what, tensor in watched]
-        self.generators = [(generator, generator.get_state()) for generator in generators]
-        self.devices = {tensor.device for _, tensor in watched if tensor.device.type == "cuda"}
-        self.random = self.random_states()
-        self.buffers: list = []  # (part, its name, name of the buffer, value before the forward)
-        self.attributes = None
-
-    def __call__(self):
-        arguments, keywords = self.fit.filled(self.tree, self.tensors, self.has_run)
-        if self.has_run:
-            return self.again(arguments, keywords)
-        self.has_run = True
-        recomputed = self.recomputed
-        self.attributes = _Attributes(self.parts, self.fit.plain, recomputed.changing if recomputed.is_checked else None)
-        self.buffers = list(self.values_before())
-        if not recomputed.is_checked:
-            values = (value for *_, value, _ in self.attributes.values())
-            recomputed.generators = [value for value in values if isinstance(value, self.fit.generator)]
-            self.generators += [(generator, generator.get_state()) for generator in recomputed.generators]
-        result = self.forward(*arguments, **keywords)
-        if not recomputed.is_checked:
-            self.find_written()
-        return result
-
-    def random_states(self):
-        cuda = self.fit.torch.cuda
-        return self.fit.torch.get_rng_state(), [(device, cuda.get_rng_state(device)) for device in self.devices]
-
-    def set_random_states(self, states):
-        of_cpu, of_devices = states
-        self.fit.torch.set_rng_state(of_cpu)
-        for device, state in of_devices:
-            self.fit.torch.cuda.set_rng_state(state, device)
-
-    def set_modes(self, modes):
-        for (_, part), mode in zip(self.parts, modes, strict=True):
-            if part.training is not mode:
-                part.training = mode
-
-    def is_kept(self, part, key):
-        # Kernels of normalizations write the statistics without raising their version.
-        return getattr(part, "track_running_stats", False) or key in self.recomputed.written
-
-    def values_before(self):
-        for part_name, part in self.parts:
-            for name, buffer in part._buffers.items():
-                if buffer is not None and (not self.recomputed.is_checked or self.is_kept(part, (part_name, name))):
-                    yield part, part_name, name, buffer.detach().clone()
-
-    def find_written(self):
-        """Compares the module's state with that before its first forward, once: some operations write buffers without
-        raising their version."""
-        recomputed = self.recomputed
-        recomputed.is_checked = True
-        recomputed.changing = self.attributes.changed()
-        for part, part_name, name, before in self.buffers:
-            now = part._buffers.get(name)
-            if now is None or now.shape != before.shape or not self.fit.torch.equal(now, before):
-                recomputed.written.add((part_name, name))
-        self.buffers = [entry for entry in self.buffers if self.is_kept(entry[0], (entry[1], entry[2]))]
-
-    def again(self, arguments, keywords):
-        for what, reference, version in self.versions:
-            tensor = reference()
-            if tensor is not None and self.fit.version(tensor) != version:
-                self.refuse(f"{what} was changed between its forward and its backward")
-        modes = [part.training for _, part in self.parts]
-        buffers = [(part, name, part._buffers.get(name)) for part, _, name, _ in self.buffers]
-        generators = [(generator, generator.get_state()) for generator, _ in self.generators]
-        random = self.random_states()
-        self.set_random_states(self.random)
-        undo = self.attributes.put_back()
-        self.set_modes(self.modes)
-        others = _Attributes(self.parts, self.fit.plain)
-        try:
-            for part, _, name, before in self.buffers:
-                part._buffers[name] = before.clone()
-            for generator, state in self.generators:
-                generator.set_state(state)
-            with self.fit.part(_AGAIN):
-                return self.forward(*arguments, **keywords)
-        finally:
-            unknown = others.changed() - self.recomputed.changing
-            undo()
-            self.set_random_states(random)
-            self.set_modes(modes)
-            for part, name, buffer in buffers:
-                part._buffers[name] = buffer
-            for generator, state in generators:
-                generator.set_state(state)
-            if unknown:
-                part_name, key = min(unknown)
-                self.refuse(f"its forward changes the attribute {key} of {part_name or 'itself'} only sometimes")
-
-    def refuse(self, why):
-        name = self.recomputed.name
-        raise RuntimeError(
-            f"memlab --fit: the activations of {name} cannot be computed again: {why}. Run with --fit-without {name}"
-        )
-
-
-class _Place:
-    """Place of a tensor in arguments."""
-
-    def __init__(self, index):
-        self.index = index
-
-
-class _Cache:
-    """A cache of keys and values of Transformers, which forward extends: the object, and a copy from before that."""
-
-    # Their update makes new tensors.
-    GROWING = ("DynamicCache", "EncoderDecoderCache", "DynamicLayer", "DynamicSlidingWindowLayer")
-
-    def __init__(self, cache):
-        self.cache = cache
-        self.before = self.copied(cache)
-
-    @classmethod
-    def is_growing(cls, value):
-        """Returns True if the object and all that it holds are of known classes."""
-        return type(value).__module__ == "transformers.cache_utils" and (
-            type(value).__name__ in cls.GROWING and all(map(cls.is_growing, cls.held_by(value)))
-        )
-
-    @classmethod
-    def held_by(cls, value):
-        for attribute in vars(value).values():
-            for item in attribute if type(attribute) is list else (attribute,):
-                if type(item).__module__ == "transformers.cache_utils":
-                    yield item
-
-    @classmethod
-    def copied(cls, value):
-        def inner(item):
-            return cls.copied(item) if type(item).__module__ == "transformers.cache_utils" else item
-
-        copied = object.__new__(type(value))
-        for name, attribute in vars(value).items():
-            if type(attribute) is list:
-                attribute = [inner(item) for item in attribute]
-            copied.__dict__[name] = dict(attribute) if type(attribute) is dict else inner(attribute)
-        return copied
-
-
 class _Fit:
     """The decision, and the modules to which it is applied."""
 
@@ -370,17 +81,18 @@ class _Fit:
         self.tag_state = tag_state
         self.loss_in_rows = decision.get("loss_in_rows", False)
         self.host_state_bytes = decision.get("host_state_bytes", 0)
-        self.wanted = {part["root"]: list(part["modules"]) for part in decision.get("checkpoint", ())}
+        self.wanted: dict = {}
+        for part in decision.get("checkpoint", ()):  # Two models may have the same class.
+            names = self.wanted.setdefault(part["root"], [])
+            names += [name for name in part["modules"] if name not in names]
         self.releases_gradients = decision.get("early_gradients", False)
         self.rehearses = decision.get("rehearse", False)
         self.is_rehearsed = False  # True after the first step.
         self.graphs_before = _compiled_graphs()
         self.missing = {(root, name) for root, names in self.wanted.items() for name in names}
-        self.seen: Any = weakref.WeakSet()  # Roots to which the decision was applied.
-        self.generator = torch.Generator
-        self.plain = {*torch.nn.Module().__dict__, "forward"}  # Attributes that every module has.
+        self.seen: Any = weakref.WeakSet()  # Roots to which the decision was applied, and their parts.
+        self.ignored = {*torch.nn.Module().__dict__, "forward"} - {"training"}  # Attributes that every module has.
         self.left_out: set = set()
-        self.hook = None
         self.loss: Any = None
         self.host_state: Any = None
         self.activations: Any = None
@@ -396,15 +108,16 @@ class _Fit:
     def attach(self):
         """Looks at each call of a module until the wanted ones are found. By the first call in training, frameworks have
         moved and wrapped the model."""
-        self.checkpoint = importlib.import_module("torch.utils.checkpoint").checkpoint
+        checkpointing = importlib.import_module("torch.utils.checkpoint")
+        self.checkpoint = checkpointing.checkpoint
+        _name_mismatches(checkpointing)
         optimizers = importlib.import_module("torch.optim.optimizer")
         if self.described and not self.rehearses:
             costs = _Costs(self.torch, self.say_costs, self.native.is_capturing)
             costs.attach(optimizers)
             self.part = costs.part
         if self.releases_gradients:
-            release = _Rehearsal(self.native, self.torch, optimizers).after_step if self.rehearses else release_gradients
-            optimizers.register_optimizer_step_post_hook(release)
+            _EarlyGradients(self.native, self.torch, optimizers, self.rehearses)
         if self.loss_in_rows:
             report = self.warn if self.rehearses else None
             self.loss = _LossInRows(self.torch, report, functools.partial(self.part, _LOSS))
@@ -426,7 +139,10 @@ class _Fit:
             atexit.register(self.say_missing)
             optimizers.register_optimizer_step_post_hook(self.after_rehearsed_step)
         if self.wanted:
-            (self.hook,) = _on_module_calls(self.torch, self.before_forward)
+            # It stays: another model of the same class may be called later.
+            _on_module_calls(self.torch, self.before_forward)
+            with _Harmless(lambda _: None):
+                importlib.import_module("numpy.random")  # A forward that imported it would seem to draw.
 
     def say_costs(self, step, parts):
         spent = [f"{milliseconds:.1f} ms to {name}" for name, milliseconds in parts.items()]
@@ -461,62 +177,42 @@ class _Fit:
         with _Harmless(lambda error: self.native.warn(f"--fit is not applied to {type(module).__name__} ({error})")):
             self.apply(module)
 
-    def end_if_done(self):
-        # Dynamo would compile everything again without the hook.
-        if not self.missing and self.hook is not None and "torch._dynamo" not in sys.modules:
-            self.hook.remove()
-            self.hook = None
-
     def apply(self, root):
         kind = type(root).__name__
-        self.seen.add(root)
+        self.seen.update(root.modules())  # Parts of the same class are no outermost modules.
+        # The copies would call the original's forward.
+        is_copied = any(len(getattr(outer, "device_ids", None) or ()) > 1 for outer in _unwrapped(root))
         for name in self.wanted[kind]:
             found = ((inner, _within(inner, name)) for inner in _unwrapped(root))
             inner, module = next((pair for pair in found if pair[1] is not None), (root, None))
             if module is None:
                 continue
             self.missing.discard((kind, name))
-            if _is_compiled(root, inner, name):
+            if is_copied:
+                self.native.warn(f"--fit: the activations of {name} are not recomputed: DataParallel copies the model")
+            elif _is_compiled(root, inner, name):
                 self.native.warn(f"--fit: the activations of {name} are not recomputed: they are in a compiled graph")
-            elif reason := self.why_not(module):
+            elif reason := self.why_not(list(module.named_modules())):
                 self.native.warn(f"--fit: the activations of {name} are not recomputed: {reason}")
             else:
                 self.wrap(module, name)
-        self.end_if_done()
 
-    def why_not(self, module):
-        """Returns the reason why a module cannot be recomputed, or None."""
-        for part_name, part in module.named_modules():
-            hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-            if part is not module and any(getattr(part, kind, None) for kind in hooks):
+    def why_not(self, parts):
+        """Returns the reason why a module with these parts cannot be recomputed, or None."""
+        for part_name, part in parts:
+            if part_name and (
+                part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
+            ):
                 return f"{part_name} has hooks, which would run twice"
+            if isinstance(part, self.torch.jit.ScriptModule):  # PyTorch stops a recomputation by an exception.
+                return f"{part_name or 'it'} is compiled by TorchScript"
         return None
 
     def wrap(self, module, name):
-        kinds = {kind.__name__ for kind in type(module).__mro__}
         own = module.__dict__.get("forward")
         if isinstance(own, _Recomputed):
             return
-        if "GradientCheckpointingLayer" in kinds:
-            # Transformers calls it with the caches left out.
-            stand_in = _Recomputed(self, module, name, type(module).forward)
-
-            def recompute(function, *arguments):
-                forward, keywords = function, {}
-                if isinstance(function, functools.partial):
-                    forward, keywords = functools.partial(function.func, *function.args), function.keywords
-                if not self.may_recompute():
-                    return forward(*arguments, **keywords)
-                return stand_in.run(module, forward, arguments, keywords)
-
-            module._gradient_checkpointing_func = recompute
-            module.gradient_checkpointing = True
-            return
-
-        def run_own(_module, *arguments, **keywords):
-            return own(*arguments, **keywords)
-
-        module.forward = _Recomputed(self, module, name, type(module).forward if own is None else run_own)
+        module.forward = _Recomputed(self, module, name, own)
 
     def may_recompute(self):
         torch = self.torch
@@ -533,8 +229,9 @@ class _Fit:
             self.left_out.add(recomputed.name)
             self.native.warn(f"--fit: the activations of {recomputed.name} are not recomputed: {why}")
 
-    def version(self, tensor):
-        return 0 if tensor.is_inference() else tensor._version
+    def is_distributed(self):
+        distributed = self.torch.distributed
+        return distributed.is_available() and distributed.is_initialized()
 
     def copied(self, value, tensors, generators):
         """Copies the containers of arguments, so that later changes of them have no effect. Adds the tensors to a list, and
@@ -549,29 +246,34 @@ class _Fit:
             return type(value)(*(self.copied(item, tensors, generators) for item in value))
         if type(value) is dict:
             return {key: self.copied(item, tensors, generators) for key, item in value.items()}
-        known = (bool, int, float, complex, str, bytes, slice, type, types.FunctionType, types.BuiltinFunctionType)
+        known = (bool, int, float, complex, str, bytes, slice, type)
         known += (torch.dtype, torch.device, torch.Size, torch.memory_format, torch.layout)
         if isinstance(value, torch.Generator):
             generators.append(value)
             return value
         if value is None or value is Ellipsis or isinstance(value, known):
             return value
+        # Others may write what they are bound to.
+        if isinstance(value, types.FunctionType) and not value.__closure__:
+            return value
+        if isinstance(value, types.BuiltinFunctionType) and isinstance(value.__self__, (types.ModuleType, type(None))):
+            return value
         if _Cache.is_growing(value):
             return _Cache(value)
         raise _Unknown(f"an object of class {type(value).__name__}")
 
-    def filled(self, value, tensors, is_again):
-        """The inverse of `copied`: new containers with the tensors in their places. Caches are as before if `is_again`."""
+    def filled(self, value, tensors):
+        """The inverse of `copied`: new containers with the tensors in their places, and caches as before the forward."""
         if isinstance(value, _Place):
             return tensors[value.index]
         if isinstance(value, _Cache):
-            return _Cache.copied(value.before) if is_again else value.cache
+            return _Cache.copied(value.before)
         if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return type(value)(*(self.filled(item, tensors, is_again) for item in value))
+            return type(value)(*(self.filled(item, tensors) for item in value))
         if type(value) in (list, tuple, set, frozenset):
-            return type(value)(self.filled(item, tensors, is_again) for item in value)
+            return type(value)(self.filled(item, tensors) for item in value)
         if type(value) is dict:
-            return {key: self.filled(item, tensors, is_again) for key, item in value.items()}
+            return {key: self.filled(item, tensors) for key, item in value.items()}
         return value
 
 

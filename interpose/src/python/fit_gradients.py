@@ -4,70 +4,108 @@ Embedded in libmemlab.so and run before fit.py, in the same namespace.
 """
 
 import functools
-from typing import TYPE_CHECKING
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fit_state import _before_update, _parameters
 
 
-def release_gradients(optimizer, *_):
-    for parameter in _parameters(optimizer):
-        parameter.grad = None
+# PyTorch reads gradients there to carry them along: when it moves, copies or compiles parameters.
+_CARRYING = (
+    "torch.nn.modules.module",
+    "torch._tensor",
+    "torch._dynamo",
+    "torch._subclasses",
+    "torch._functorch",
+    "torch.fx",
+)
 
 
-release_gradients._torchdynamo_disable = True
+def _is_carrying(frame):
+    return frame.f_globals.get("__name__", "").startswith(_CARRYING)
 
 
-class _Rehearsal:
-    """Finds whether the program reads gradients between an optimizer's step and the moment when it drops them itself.
+class _EarlyGradients:
+    """Releases gradients after each step, and watches them until the program drops them itself.
 
-    Only then do they need to exist after the step. Once it has found that, it looks no more.
+    Only if it reads them before, do they need to exist after the step. In a rehearsal that is reported once. Later, it is an
+    error: the program would compute something else without one. Reads are seen by a property in the parameters' classes.
     """
 
-    def __init__(self, native, torch, optimizers):
+    def __init__(self, native, torch, optimizers, rehearses):
         self.native = native
-        self.torch = torch
-        self.kept: set = set()  # Ids of parameters whose gradients the program has not dropped since a step.
+        self.rehearses = rehearses
+        self.kept: dict = {}  # Parameters whose gradients the program has not dropped since a step: id -> weak reference.
         self.in_zero_grad = 0
         self.is_over = False
-        rehearsal = self
+        self.watched: set = set()  # Classes that have the property now.
+        self.original = original = torch.Tensor.grad
+        early = self
 
-        class Watch(torch.overrides.TorchFunctionMode):
-            def __torch_function__(self, function, types, arguments=(), keywords=None):
-                if rehearsal.kept and not rehearsal.in_zero_grad:
-                    if function == get and id(arguments[0]) in rehearsal.kept:
-                        rehearsal.refuse("the program reads them after the step")
-                    elif function == put and arguments[1] is None:
-                        rehearsal.kept.discard(id(arguments[0]))
-                return function(*arguments, **(keywords or {}))
+        def get(tensor):
+            released = early.kept.get(id(tensor))
+            is_read = released is not None and released() is tensor and not early.in_zero_grad
+            if is_read and not _is_carrying(sys._getframe(1)):
+                early.refuse("the program reads them after the step")
+            return original.__get__(tensor)
 
-        get, put = torch.Tensor.grad.__get__, torch.Tensor.grad.__set__
-        self.watch = Watch()
+        def put(tensor, gradient):
+            early.drop([id(tensor)])
+            original.__set__(tensor, gradient)
+
+        def delete(tensor):
+            early.drop([id(tensor)])
+            original.__delete__(tensor)
+
+        self.property: Any = property(get, put, delete)
         optimizers.register_optimizer_step_pre_hook(self.before_step)
+        optimizers.register_optimizer_step_post_hook(self.after_step)
         self.wrap(optimizers.Optimizer, _parameters)
         self.wrap(torch.nn.Module, lambda it: it.parameters())
-        self.is_watching = False
 
     def refuse(self, why):
+        if not self.rehearses:
+            self.drop(list(self.kept))
+            raise RuntimeError(
+                f"memlab --fit: gradients were released when the optimizer's step ended, but {why}. Run with "
+                "--fit-without gradients"
+            )
         if not self.is_over:
             self.is_over = True
             self.native.warn(f"--fit: gradients are not released early: {why}")
 
+    def kept_of(self, parameters):
+        if not self.kept:
+            return []
+        pairs = ((parameter, self.kept.get(id(parameter))) for parameter in parameters)
+        return [id(parameter) for parameter, kept in pairs if kept is not None and kept() is parameter]
+
+    def drop(self, ids):
+        """Notes that the program has dropped these gradients."""
+        for one in ids:
+            self.kept.pop(one, None)
+        if not self.kept:
+            for kind in self.watched:
+                del kind.grad
+            self.watched.clear()
+
     def wrap(self, kind, parameters):
         original = kind.zero_grad
-        rehearsal = self
+        early = self
 
         @functools.wraps(original)
         def zero_grad(it, set_to_none=True):
-            rehearsal.in_zero_grad += 1
+            mine = early.kept_of(parameters(it))
+            early.in_zero_grad += 1
             try:
                 return original(it, set_to_none)
             finally:
-                rehearsal.in_zero_grad -= 1
-                mine = {id(parameter) for parameter in parameters(it)}
-                if not set_to_none and mine & rehearsal.kept:
-                    rehearsal.refuse("the program sets them to zero")
-                rehearsal.kept -= mine
+                early.in_zero_grad -= 1
+                early.drop(mine)
+                if mine and not set_to_none:
+                    early.refuse("the program sets them to zero")
 
         kind.zero_grad = zero_grad
 
@@ -76,20 +114,21 @@ class _Rehearsal:
         return _before_update(given, functools.partial(self.before_update, optimizer))
 
     def before_update(self, optimizer):
-        if self.is_watching:
-            self.is_watching = False
-            self.watch.__exit__(None, None, None)
-        mine = {id(parameter) for parameter in _parameters(optimizer)}
-        if mine & self.kept:
+        mine = self.kept_of(_parameters(optimizer))
+        self.drop(mine)
+        if mine:
             self.refuse("a later step uses them")
-            self.kept -= mine
 
     def after_step(self, optimizer, *_):
-        self.kept.update(id(parameter) for parameter in _parameters(optimizer) if parameter.grad is not None)
-        release_gradients(optimizer)
-        modes = self.torch.overrides._get_current_function_mode_stack()
-        if any(type(mode).__name__ != "DeviceContext" for mode in modes):
-            self.refuse("memlab cannot watch them beside another function mode")
-        elif not self.is_watching and not self.is_over:
-            self.is_watching = True
-            self.watch.__enter__()
+        self.drop([one for one, kept in self.kept.items() if kept() is None])
+        for parameter in _parameters(optimizer):
+            kind = type(parameter)
+            if parameter.grad is not None and ("grad" not in kind.__dict__ or kind in self.watched):
+                parameter.grad = None
+                self.kept[id(parameter)] = weakref.ref(parameter)
+                if kind not in self.watched:
+                    self.watched.add(kind)
+                    kind.grad = self.property
+
+    for _hook in (before_step, after_step):
+        _hook._torchdynamo_disable = True  # type: ignore[attr-defined]

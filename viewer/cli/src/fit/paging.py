@@ -44,6 +44,21 @@ class WeakTable:
         self.values.pop(id(thing), None)
 
 
+class Counting:
+    """A hook that counts the calls of a module."""
+
+    def __init__(self, calls, number):
+        self.calls = calls
+        self.number = number
+
+    def __call__(self, *_):
+        self.calls[self.number] += 1
+
+    def __reduce__(self):
+        # In a module that the program saves or copies, a hook that returns the arguments, and needs no code of memlab.
+        return getattr, ({}, "get")
+
+
 class Paging:
     def __init__(self, torch, decision, moved):
         self.torch = torch
@@ -269,11 +284,7 @@ class Paging:
         if self.moved is None or number in self.calls:
             return
         self.calls[number] = 0
-
-        def count(*_):
-            self.calls[number] += 1
-
-        self.counting.append(module.register_forward_pre_hook(count))
+        self.counting.append(module.register_forward_pre_hook(Counting(self.calls, number)))
         self.report(number=number, kind=type(module).__name__, nbytes=sum(sizes), largest_bytes=max(sizes))
 
     def stop_counting_in_trainings(self):

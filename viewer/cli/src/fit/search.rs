@@ -6,6 +6,7 @@ use memlab_base::error::bad_input;
 use memlab_base::output;
 use memlab_predict::advice::{MeasuredCosts, Recomputation, activation_bytes, advise, recomputation};
 use memlab_predict::plan::Recording;
+use memlab_trace::record::Phase;
 use memlab_units::format::size;
 
 use super::changes::{ACTIVATIONS, Changes, GRADIENTS, LOSS, Offloaded, STATE, WEIGHTS, WORKSPACES};
@@ -338,8 +339,12 @@ impl Fitting<'_> {
         });
         let is_training = recording.model.steps_ended() > 0;
         let is_paged = self.tried.iter().any(|attempt| attempt.changes.paged().next().is_some());
+        let has_backward = recording.allocations.iter().any(|one| one.flags.phase() == Phase::Backward);
         let unpaged = match is_training || is_paged || self.excluded.contains(WEIGHTS) {
             true => "",
+            false if has_backward => {
+                ". It computes gradients, but calls no `step` of a PyTorch optimizer: memlab changes trainings that do"
+            }
             false => ". Its weights are not paged: no large module moves to the GPU by `to`, `cuda` or `device_map`",
         };
         let batch = advise(recording, Some(budget), &[]).batch.filter(|batch| batch.percent < 100);

@@ -167,12 +167,15 @@ impl Rehearsal {
     }
 }
 
-/// Returns the GPU time of the median step. On a simulated card, it is an estimate. `None`: no step has ended.
+/// Returns the mean GPU time of a step, without the first third. On a simulated card, it is an estimate. `None`: no step has
+/// ended.
+///
+/// Steps of several optimizers differ, so the median one would be that of one optimizer.
 pub fn step_ns(recording: &Recording) -> Option<u64> {
     let work = recording.model.step_work(recording.device);
-    let mut steps: Vec<u64> = work.iter().filter(|work| work.steps == 1).map(|work| work.nanoseconds).collect();
-    steps.sort_unstable();
-    steps.get(steps.len() / 2).copied()
+    let steps: Vec<u64> = work.iter().filter(|work| work.steps == 1).map(|work| work.nanoseconds).collect();
+    let later = &steps[steps.len() / 3..];
+    later.iter().sum::<u64>().checked_div(later.len() as u64)
 }
 
 /// Returns the bytes in the agent's message about state that leaves.

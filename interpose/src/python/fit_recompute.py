@@ -1,0 +1,379 @@
+"""Computes the activations of modules once more in backward, with the results of the first time or an error.
+
+Embedded in libmemlab.so and run before fit.py, in the same namespace.
+"""
+
+import ctypes
+import functools
+import inspect
+import pickle
+import random
+import sys
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fit_costs import _AGAIN
+    from fit_snapshot import _Snapshot
+
+# Larger tensors that are plain attributes are watched until their module has written them once.
+_COPIED_BYTES = 64 << 20
+# Modules with a global generator, and their functions that return and set its state.
+_DRAWN = {"random": ("getstate", "setstate"), "numpy.random": ("get_state", "set_state")}
+# 624 numbers, and the position of the next one.
+_MT19937_BYTES = 625 * 4
+
+
+class _Recomputed:
+    """Stands for the `forward` of a module: the same result, but backward computes the activations once more.
+
+    It holds the module weakly. A cycle would keep the memory of a deleted model until the next garbage collection.
+    """
+
+    def __init__(self, fit, module, name, function):
+        self.fit = fit
+        self.module = weakref.ref(module)
+        self.name = name
+        self.function = function  # The module's own forward; None: that of its class, which the program may exchange.
+        self.checked: set = set()  # Modes of the parts in forwards that have shown what forward changes:
+        self.written: set = set()  # Buffers and tensors in attributes: (name of a part, name).
+        self.draws: set = set()  # Of `_DRAWN`, the generators from which forward draws.
+        self.is_left_out = False
+
+    def __getattr__(self, name):
+        # For code that treats `forward` as a method: __code__, __globals__, __func__.
+        return getattr(self.bound(self.module()), name)
+
+    def bound(self, module):
+        if self.function is not None:
+            return self.function
+        forward = next(kind.__dict__["forward"] for kind in type(module).__mro__ if "forward" in kind.__dict__)
+        return forward.__get__(module, type(module))
+
+    @property
+    def __self__(self):
+        return self.module()
+
+    @property
+    def __signature__(self):
+        return inspect.signature(self.bound(self.module()))
+
+    def __reduce__(self):  # As a method is pickled.
+        return getattr, (self.module(), "forward")
+
+    def __deepcopy__(self, memo):
+        copied = memo.get(id(self.module()))
+        if copied is None:
+            return self.bound(self.module())
+        return _Recomputed(self.fit, copied, self.name, self.function)
+
+    def __call__(self, *arguments, **keywords):
+        module = self.module()
+        forward = self.bound(module)
+        if self.is_left_out or not self.fit.may_recompute():
+            return forward(*arguments, **keywords)
+        return self.run(module, forward, arguments, keywords)
+
+    def run(self, module, forward, arguments, keywords):
+        tensors: list = []
+        generators: list = []
+        try:
+            tree = self.fit.copied((arguments, keywords), tensors, generators)
+        except _Unknown as unknown:
+            self.fit.leave_out(self, f"it is called with {unknown}, which its forward may change")
+            return forward(*arguments, **keywords)
+        parts = list(module.named_modules())
+        if reason := self.fit.why_not(parts):
+            self.fit.leave_out(self, reason)
+            return forward(*arguments, **keywords)
+        # PyTorch would check and restore less, and name no module.
+        first = functools.partial(forward, *arguments, **keywords)
+        call = _Call(self, parts, first, forward, (tree, tensors, generators))
+        return self.fit.checkpoint(call, use_reentrant=False, preserve_rng_state=False)
+
+
+def _name_mismatches(checkpointing):
+    """Makes PyTorch name the module if a recomputation needs other tensors than the forward. `checkpointing`: the module
+    `torch.utils.checkpoint`."""
+    frames = getattr(checkpointing, "_CheckpointFrame", None)
+    check = getattr(frames, "check_recomputed_tensors_match", None)
+    if check is None or hasattr(check, "__wrapped__"):
+        return
+
+    @functools.wraps(check)
+    def named(frame, gid):
+        try:
+            return check(frame, gid)
+        except checkpointing.CheckpointError as error:
+            cells = (cell.cell_contents for cell in frame.recompute_fn.__closure__ or ())
+            call = next((found for found in cells if type(found).__name__ == "_Call"), None)
+            if call is None:
+                raise
+            call.refuse("its forward did something else when it ran again", error)
+
+    frames.check_recomputed_tensors_match = named
+
+
+class _Unknown(Exception):
+    """An argument of a type whose content may change."""
+
+
+class _Call:
+    """A forward of a module and its recomputation, which finds everything as the forward did."""
+
+    def __init__(self, recomputed, parts, first, forward, copied):
+        """`parts`: their names and modules; `first`: the forward with its arguments; `copied`: a copy of these, its tensors,
+        and its generators."""
+        self.recomputed = recomputed
+        self.fit = recomputed.fit
+        self.first = first
+        self.forward = forward
+        self.tree, self.tensors, generators = copied
+        self.parts = parts
+        self.modes = tuple(part.training for _, part in self.parts)  # What forward writes may depend on them.
+        self.is_checked = self.modes in recomputed.checked
+        parameters = [
+            (f"parameter {_joined(part_name, name)}", parameter)
+            for part_name, part in self.parts
+            for name, parameter in part._parameters.items()
+            if parameter is not None
+        ]
+        self.needed = [(parameter, parameter.requires_grad) for _, parameter in parameters if parameter.is_leaf]
+        watched = [*((f"argument {index}", tensor) for index, tensor in enumerate(self.tensors)), *parameters]
+        self.has_addresses = not self.fit.is_distributed()
+        self.watched = [self.mark(what, tensor) for what, tensor in watched]
+        self.generators = [(generator, generator.get_state()) for generator in generators]
+        self.devices = {tensor.device for _, tensor in watched if tensor.device.type == "cuda"}
+        self.random = self.random_states(recomputed.draws if self.is_checked else _DRAWN)
+        self.refused = None  # The reason why it cannot run again.
+        self.before = self.snapshot()
+        self.kept = list(self.values_before())  # (dictionary, name, key of it for the module, tensor, its value before)
+
+    def snapshot(self):
+        return _Snapshot(self.fit.torch, self.parts, self.fit.ignored)
+
+    def mark(self, what, tensor):
+        return what, weakref.ref(tensor), self.state(tensor)
+
+    def state(self, tensor):
+        """Returns what changes when a tensor is written, or gets other data. Sharding over processes changes the address
+        too."""
+        torch = self.fit.torch
+        kind = type(tensor)
+        has_address = self.has_addresses and (kind is torch.nn.Parameter or kind is torch.Tensor)
+        address = tensor.data_ptr() if has_address and tensor.layout is torch.strided else 0
+        return (0 if tensor.is_inference() else tensor._version), address
+
+    def __call__(self):
+        if self.first is None:
+            return self.again()
+        first, self.first = self.first, None
+        sizes = self.norms()
+        before = _drawn_states(in_full=not self.is_checked)
+        result = first()
+        now = _drawn_states(in_full=not self.is_checked)
+        self.find_drawn({name for name in _DRAWN if now[name] != before[name]}, before)
+        if not self.is_checked:
+            self.find_written()
+            if sizes != self.norms():
+                self.refused = "its forward changes weights through `data`"
+        return result
+
+    def norms(self):
+        """Returns norms of the weights while it is unknown what forward changes, as text, in which NaN is NaN."""
+        if self.is_checked or self.fit.rehearses or self.fit.is_distributed():
+            return ""
+        weights = [weight.detach() for weight, _ in self.needed if weight.is_floating_point() and weight.itemsize > 1]
+        return str([norm.item() for norm in self.fit.torch._foreach_norm(weights)] if weights else "")
+
+    def find_drawn(self, names, before):
+        """Notes from which generators the forward drew. Draws of other threads look the same."""
+        recomputed, is_alone = self.recomputed, threading.active_count() == 1
+        late = names - recomputed.draws if self.is_checked else set()
+        if "numpy.random" in late and is_alone:
+            self.refused = "its forward draws from numpy.random only sometimes"
+        if "random" in late and is_alone:
+            self.random["random"] = random.setstate, before["random"]
+        if not self.is_checked:
+            recomputed.draws |= names
+            for name in _DRAWN.keys() - names:
+                self.random.pop(name, None)
+            if names and not is_alone:
+                recomputed.is_left_out = True
+                self.fit.leave_out(recomputed, f"its forward draws from {min(names)}, or another thread does")
+
+    def random_states(self, names):
+        """Returns functions that set the state of a generator, and its state now, by the name of the generator."""
+        torch = self.fit.torch
+        states = {"torch": (torch.set_rng_state, torch.get_rng_state())}
+        for device in self.devices:
+            states[device] = functools.partial(torch.cuda.set_rng_state, device=device), torch.cuda.get_rng_state(device)
+        for name in names:
+            module = sys.modules.get(name)
+            if module is not None:
+                get, put = _DRAWN[name]
+                states[name] = getattr(module, put), getattr(module, get)()
+        return states
+
+    @staticmethod
+    def set_random_states(states):
+        for put, state in states.values():
+            put(state)
+
+    @staticmethod
+    def set_needed(needed):
+        for parameter, is_needed in needed:
+            if parameter.requires_grad is not is_needed:
+                parameter.requires_grad_(is_needed)
+
+    def values_before(self):
+        """Copies what the module's forward writes, or all small tensors until that is known. Watches the others."""
+        for part_name, part in self.parts:
+            # Kernels of normalizations write the statistics without raising their version.
+            has_statistics = part.__dict__.get("track_running_stats", False)
+            for name, buffer in part._buffers.items():
+                key = (part_name, name)
+                if buffer is not None and (has_statistics or self.is_copied(buffer, key)):
+                    yield part._buffers, name, key, buffer, buffer.detach().clone()
+                elif buffer is not None:
+                    self.watched.append(self.mark(f"tensor {_joined(part_name, name)}", buffer))
+        for dictionary, part_name, name, tensor in self.before.tensors:
+            key = (part_name, name)
+            if dictionary is not None and self.is_copied(tensor, key) and tensor.nbytes <= _COPIED_BYTES:
+                yield dictionary, name, key, tensor, tensor.detach().clone()
+            elif not tensor.is_meta:
+                self.watched.append(self.mark(f"tensor {_joined(part_name, name)}", tensor))
+
+    def is_copied(self, tensor, key):
+        is_dense = tensor.layout is self.fit.torch.strided and not tensor.is_meta and not tensor.is_nested
+        return key in self.recomputed.written if self.is_checked else is_dense
+
+    def find_written(self):
+        """Compares the module's tensors with their values before the forward: some operations write without raising a
+        version. Those that forward exchanges for others are not written."""
+        written = self.recomputed.written
+        self.recomputed.checked.add(self.modes)
+        holders: dict = {}  # By storage: the tensors in it.
+        for _, _, _, tensor, _ in self.kept:
+            holders.setdefault(tensor.untyped_storage()._cdata, set()).add(id(tensor))
+        for _, name, key, tensor, before in self.kept:
+            if self.is_equal(tensor, before):
+                continue
+            written.add(key)
+            if len(holders[tensor.untyped_storage()._cdata]) > 1:
+                self.refused = f"its forward writes {name}, which shares memory with another tensor"
+                self.recomputed.is_left_out = True
+                self.fit.leave_out(self.recomputed, self.refused)
+        self.kept = [entry for entry in self.kept if entry[2] in written]
+
+    def is_equal(self, tensor, before):
+        try:
+            return tensor.shape == before.shape and self.fit.torch.equal(tensor, before)
+        except (RuntimeError, NotImplementedError):  # There is no comparison of this type.
+            return False
+
+    def again(self):
+        for what, reference, state in self.watched:
+            tensor = reference()
+            if tensor is not None and self.state(tensor) != state:
+                self.refuse(f"{what} was changed after its forward began")
+        if self.refused is not None:
+            self.refuse(self.refused)
+        arguments, keywords = self.fit.filled(self.tree, self.tensors)
+        now = self.snapshot()
+        states = self.random_states(self.random.keys() & _DRAWN.keys())
+        generators = [(generator, generator.get_state()) for generator, _ in self.generators]
+        needed = [(parameter, parameter.requires_grad) for parameter, _ in self.needed]
+        try:
+            self.before.put_back()
+            self.set_random_states(self.random)
+            self.set_needed(self.needed)
+            clones: dict = {}  # By tensor: parts may share it.
+            for dictionary, name, _, tensor, before in self.kept:
+                if id(tensor) not in clones:
+                    clones[id(tensor)] = before.clone()
+                dictionary[name] = clones[id(tensor)]
+            for generator, state in self.generators:
+                generator.set_state(state)
+            with self.fit.part(_AGAIN):
+                return self.forward(*arguments, **keywords)
+        finally:
+            now.put_back()
+            self.set_random_states(states)
+            self.set_needed(needed)
+            for generator, state in generators:
+                generator.set_state(state)
+
+    def refuse(self, why, cause=None):
+        name = self.recomputed.name
+        raise RuntimeError(
+            f"memlab --fit: the activations of {name} cannot be computed again: {why}. Run with --fit-without {name}"
+        ) from cause
+
+
+def _joined(part_name, name):
+    return f"{part_name}.{name}" if part_name else name
+
+
+def _drawn_states(in_full):
+    """Returns states of global generators to compare. `in_full`: with a second normal number, which numpy holds back."""
+    numpy = sys.modules.get("numpy.random") if in_full else None
+    return {
+        "random": random.getstate(),
+        "numpy.random": _numpy_bytes() if numpy is None else pickle.dumps(numpy.get_state(legacy=False)),
+    }
+
+
+def _numpy_bytes():
+    """Returns the state of numpy's global generator. Asking numpy for it takes 60 µs."""
+    numpy = sys.modules.get("numpy.random")
+    if numpy is None:
+        return b""
+    generator = numpy.mtrand._rand._bit_generator
+    if type(generator).__name__ != "MT19937":
+        return generator.state
+    return ctypes.string_at(generator.ctypes.state_address, _MT19937_BYTES)
+
+
+class _Place:
+    """Place of a tensor in arguments."""
+
+    def __init__(self, index):
+        self.index = index
+
+
+class _Cache:
+    """A copy of a cache of keys and values of Transformers, from before forward extends it."""
+
+    # Their update makes new tensors.
+    GROWING = ("DynamicCache", "EncoderDecoderCache", "DynamicLayer", "DynamicSlidingWindowLayer")
+
+    def __init__(self, cache):
+        self.before = self.copied(cache)
+
+    @classmethod
+    def is_growing(cls, value):
+        """Returns True if the object and all that it holds are of known classes."""
+        return type(value).__module__ == "transformers.cache_utils" and (
+            type(value).__name__ in cls.GROWING and all(map(cls.is_growing, cls.held_by(value)))
+        )
+
+    @classmethod
+    def held_by(cls, value):
+        for attribute in vars(value).values():
+            for item in attribute if type(attribute) is list else (attribute,):
+                if type(item).__module__ == "transformers.cache_utils":
+                    yield item
+
+    @classmethod
+    def copied(cls, value):
+        def inner(item):
+            return cls.copied(item) if type(item).__module__ == "transformers.cache_utils" else item
+
+        copied = object.__new__(type(value))
+        for name, attribute in vars(value).items():
+            if type(attribute) is list:
+                attribute = [inner(item) for item in attribute]
+            copied.__dict__[name] = dict(attribute) if type(attribute) is dict else inner(attribute)
+        return copied
