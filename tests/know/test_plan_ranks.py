@@ -27,7 +27,7 @@ def launch(memlab, kind, batch, ranks, *options):
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "ranks"),
-    [("ddp-views", 2), ("fsdp", 2), ("fsdp2", 4), *full(("ddp", 2), ("ddp-gloo", 2), ("fsdp2", 2))],
+    [("ddp-views", 2), ("ddp-gloo", 2), ("fsdp", 2), ("fsdp2", 4), *full(("ddp", 2), ("fsdp2", 2))],
 )
 def test_one_process_takes_what_rank_0_takes_to_the_byte(memlab, kind, ranks):
     """GIVEN distributed training planned in one process, from batch 8 and 16

@@ -60,7 +60,7 @@ def train(options):
     kind, batch, steps = options.kind, options.batch, options.steps
     device = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(device)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if kind == "ddp-gloo" or options.saving else "nccl")
+    dist.init_process_group("gloo" if kind == "ddp-gloo" else "cpu:gloo,cuda:nccl" if options.saving else "nccl")
     model = wrapped(kind, GPT().cuda(), device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for _ in range(options.epochs):

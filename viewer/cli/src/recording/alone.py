@@ -115,6 +115,9 @@ def patch(torch):
         group._object_to_tensor, group._tensor_to_object = objects.to_tensor, objects.of_tensor
     if hasattr(group, "ProcessGroupGloo"):
         group.ProcessGroupGloo = Gloo
+        group.BackendConfig = through_nccl(group.BackendConfig)
+    if hasattr(torch.distributed, "Logger"):
+        torch.distributed.Logger = without_construction_data(torch.distributed.Logger)
     importlib.import_module("torch.multiprocessing.spawn").start_processes = start_processes
     torch.multiprocessing.start_processes = start_processes
 
@@ -153,6 +156,31 @@ class Objects:
 
     def of_tensor(self, *_arguments, **_options):
         return self.last
+
+
+def without_construction_data(logger):
+    """Returns a class for DDP's logger. PyTorch's reads a number of threads from gloo, without asking whether it is gloo."""
+
+    class Logger(logger):
+        def set_construction_data_and_log(self, *_arguments):
+            pass
+
+    return Logger
+
+
+def through_nccl(config):
+    """Returns a class for the backends of a group, in which simulated NCCL exchanges what is on the GPU, instead of gloo.
+
+    `Gloo` returns no gradients to DDP.
+    """
+
+    class BackendConfig(config):
+        def __init__(self, backend):
+            super().__init__(backend)
+            if self.device_backend_map.get("cuda") == "gloo":
+                self.device_backend_map["cuda"] = "nccl"
+
+    return BackendConfig
 
 
 class Gloo:
