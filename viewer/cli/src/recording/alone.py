@@ -183,9 +183,21 @@ def through_nccl(config):
     return BackendConfig
 
 
-class Gloo:
+class GlooType(type):
+    """Type of `Gloo`. PyTorch checks that it got a `ProcessGroupGloo`."""
+
+    def __instancecheck__(cls, group):
+        return isinstance(group, fake_group())
+
+
+class Gloo(metaclass=GlooType):
     """Replaces `ProcessGroupGloo`."""
 
     def __new__(cls, _store, rank, size, *_arguments, **_options):
-        fake = importlib.import_module("torch._C._distributed_c10d").FakeProcessGroup
+        fake = fake_group()
+        fake._set_sequence_number_for_group = lambda _group: None  # Older versions of PyTorch refuse it.
         return getattr(fake, "_create_internal", fake)(rank, size)
+
+
+def fake_group():
+    return importlib.import_module("torch._C._distributed_c10d").FakeProcessGroup
