@@ -1,6 +1,7 @@
 """Gradients that `memlab run --fit` releases after the optimizer's step: only if the program drops them unread."""
 
 import contextlib
+import copy
 import weakref
 
 import pytest
@@ -15,6 +16,7 @@ def fit(monkeypatch):
     """Applies early gradients; returns what it warned of."""
     for name in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"):
         monkeypatch.setattr(optimizers, name, type(getattr(optimizers, name))())
+    monkeypatch.setattr(torch.utils, "weakref", weakref)
     for kind in (optimizers.Optimizer, nn.Module):
         monkeypatch.setattr(kind, "zero_grad", kind.zero_grad)
 
@@ -96,6 +98,48 @@ def two_optimizers(model, optimizer, loss, step):
     torch.optim.SGD(model.parameters(), lr=1e-3).step()
 
 
+class Twofold(torch.optim.SGD):
+    """Steps by the step of another optimizer, as sharpness-aware ones do."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, lr=1e-3)
+        self.base = torch.optim.AdamW(self.param_groups, lr=1e-2)
+
+    def step(self, closure=None):
+        return self.base.step(closure)
+
+
+def nested(model, optimizer, loss, step):
+    zero_before_forward(model, Twofold(model.parameters()), loss, step)
+
+
+class ByMethod:
+    """A closure with a method that another optimizer may call."""
+
+    def __init__(self, optimizer, loss):
+        self.optimizer, self.loss = optimizer, loss
+
+    def __call__(self):
+        self.optimizer.zero_grad()
+        value = self.loss()
+        value.backward()
+        return value
+
+    def twice(self):
+        return 2
+
+
+class Asking(torch.optim.SGD):
+    def step(self, closure):
+        assert closure.twice() == 2
+        return super().step(closure)
+
+
+def asking_its_closure(model, optimizer, loss, step):
+    asking = Asking(model.parameters(), lr=1e-2)
+    asking.step(ByMethod(asking, loss))
+
+
 def trained(step_of):
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
@@ -114,7 +158,16 @@ def trained(step_of):
 
 @pytest.mark.parametrize(
     "step_of",
-    [zero_before_forward, zero_before_backward, drop_by_hand, accumulate, inside_a_closure, under_a_default_device],
+    [
+        zero_before_forward,
+        zero_before_backward,
+        drop_by_hand,
+        accumulate,
+        inside_a_closure,
+        under_a_default_device,
+        nested,
+        asking_its_closure,
+    ],
 )
 def test_gradients_that_the_program_drops_are_released(fit, step_of):
     # GIVEN a training; WHEN it is rehearsed, THEN nothing reads gradients after a step
@@ -193,3 +246,51 @@ def test_released_gradients_are_gone(fit):
     # AND once the program drops them, reading is ordinary again
     optimizer.zero_grad()
     assert model.weight.grad is None and "grad" not in nn.Parameter.__dict__
+
+
+def stepped(fit, parameters):
+    """Makes a step with early gradients. Returns the optimizer."""
+    fit(rehearse=False)
+    parameters = list(parameters)
+    optimizer = torch.optim.SGD(parameters, lr=1e-2)
+    sum(parameter.square().sum() for parameter in parameters).backward()
+    optimizer.step()
+    return optimizer
+
+
+def test_a_model_can_be_converted_by_swapping_its_parameters(fit):
+    model = nn.Linear(8, 1)
+    stepped(fit, model.parameters())
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        assert model.double().weight.dtype == torch.float64
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+
+
+def test_sharding_carries_gradients_and_is_no_reason_to_stop(fit):
+    # GIVEN code of PyTorch's that shards parameters, and reads and sets their gradients
+    carrying = {"__name__": "torch.distributed.fsdp._fully_shard"}
+    exec("def carry(one, other):\n    if one.grad is None:\n        one.grad = other", carrying)
+    parameter = nn.Parameter(torch.ones(3))
+    optimizer = stepped(fit, [parameter])
+    carrying["carry"](parameter, torch.ones(3))
+    # THEN a step that would have added to them stops, as the released ones are missing
+    with pytest.raises(RuntimeError, match="a later step uses them"):
+        optimizer.step()
+
+
+def test_copies_of_tensors_have_gradients_of_their_own(fit):
+    leaf = torch.ones(3, requires_grad=True)
+    stepped(fit, [leaf])
+    with pytest.raises(RuntimeError, match="reads them after the step"):
+        copy.deepcopy(leaf)
+
+
+def test_a_class_with_its_own_gradients_keeps_them(fit):
+    class Doubling(nn.Parameter):
+        grad = property(lambda it: 2 * torch.Tensor.grad.__get__(it))
+
+    parameter = Doubling(torch.ones(3))
+    stepped(fit, [parameter])
+    assert parameter.grad.tolist() == [4, 4, 4]

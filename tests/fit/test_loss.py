@@ -8,6 +8,7 @@ import torch
 from test_recompute import embedded
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 ROWS = 64
 
@@ -103,6 +104,31 @@ def test_the_gradient_can_be_differentiated(in_rows):
     assert computed
 
 
+def test_several_gradients_at_once_are_equal(in_rows):
+    def run():
+        given = logits(torch.float64)
+        loss = functional.cross_entropy(given, targets(), reduction="none")
+        rows = torch.eye(300, dtype=torch.float64)[:4]
+        return torch.autograd.grad(loss, given, rows, is_grads_batched=True)[0]
+
+    expected = run()
+    with in_rows() as computed:
+        assert torch.equal(run(), expected)
+    assert computed
+
+
+def test_the_first_loss_may_be_in_a_checkpointed_function(in_rows):
+    def run():
+        given = logits()
+        checkpoint(lambda x: functional.cross_entropy(x * 2, targets()), given, use_reentrant=False).backward()
+        return given.grad
+
+    expected = run()
+    with in_rows() as computed:
+        assert torch.equal(run(), expected)
+    assert computed
+
+
 OTHERS = {
     "few rows": lambda: functional.cross_entropy(logits(rows=64), targets(rows=64)),
     "weights": lambda: functional.cross_entropy(logits(), targets(), weight=torch.rand(37)),
@@ -111,6 +137,13 @@ OTHERS = {
     "images": lambda: functional.cross_entropy(logits().reshape(3, 37, 100), targets().reshape(3, 100)),
     "transposed": lambda: functional.cross_entropy(logits().reshape(37, 300).t(), targets()),
 }
+
+
+def test_shapes_can_be_computed_without_memory(in_rows):
+    with in_rows() as computed:
+        loss = functional.cross_entropy(logits().detach().to("meta").requires_grad_(), targets().to("meta"))
+        loss.backward()
+    assert loss.is_meta and not computed
 
 
 @pytest.mark.parametrize("case", OTHERS)
@@ -208,9 +241,9 @@ def with_hooks(given, _held):
         return functional.cross_entropy(given * 1, targets())
 
 
-OVERWRITTEN = (alone, a_view_alone, after_another_use, twice, with_hooks)
+OVERWRITTEN = (alone, a_view_alone, after_another_use, twice)
 KEPT = (held, of_a_held_tensor, with_a_held_view, with_a_held_copy_without_graph)
-KEPT += (before_another_use, of_a_saved_output)
+KEPT += (before_another_use, of_a_saved_output, with_hooks)
 
 
 @pytest.mark.parametrize("loss_of", [*OVERWRITTEN, *KEPT], ids=lambda loss_of: loss_of.__name__)

@@ -7,6 +7,7 @@ import collections
 import copy
 import functools
 import gc
+import inspect
 import pickle
 import random
 import threading
@@ -94,16 +95,16 @@ class Counting(nn.Module):
 class Averaging(nn.Module):
     """Keeps a moving average in a buffer that it writes and uses."""
 
-    def __init__(self):
+    def __init__(self, rows=1):
         super().__init__()
         self.linear = nn.Linear(8, 8)
-        self.register_buffer("average", torch.zeros(8))
+        self.register_buffer("average", torch.zeros(rows, 8))
 
     def forward(self, x):
         y = torch.tanh(self.linear(x))
         with torch.no_grad():
             self.average.mul_(0.9).add_(y.mean(0), alpha=0.1)
-        return y * (1 + self.average)
+        return y * (1 + self.average[0])
 
 
 class Drawing(nn.Module):
@@ -140,6 +141,59 @@ class Remembering(nn.Module):
 
 class Settings(types.SimpleNamespace):
     pass
+
+
+class Options(dict):
+    """Its keys are attributes, too."""
+
+    def __init__(self, **options):
+        super().__init__(options)
+        self.__dict__.update(options)
+
+
+def counter():
+    count = 0
+
+    def counted():
+        nonlocal count
+        count += 1
+        return count
+
+    return counted
+
+
+class Ticking(nn.Module):
+    """Keeps its state where containers and objects have more than their items."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.options = Options(scale=1.0)
+        self.count = counter()
+        self.tick = functools.partial(Settings.__setattr__, Settings(ticks=0), "ticks")
+        self.bytes = bytearray(1)
+        self.pair = collections.namedtuple("Pair", "seen last")([], None)
+        self.hidden = [nn.BatchNorm1d(8)]
+
+    def forward(self, x):
+        self.options.scale *= 1.5
+        self.tick(self.tick.args[0].ticks + 1)
+        self.bytes[0] += 1
+        self.pair.seen.append(1)
+        state = self.options.scale + self.count() + self.tick.args[0].ticks + self.bytes[0] + len(self.pair.seen)
+        return torch.tanh(self.hidden[0](self.linear(x))) * state + self.hidden[0].running_mean
+
+
+class Virtual(nn.Module):
+    """Calls its normalization once without statistics, as adversarial training does."""
+
+    def __init__(self):
+        super().__init__()
+        self.part = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+
+    def forward(self, x):
+        self.part[1].track_running_stats = not self.part[1].track_running_stats
+        return torch.tanh(self.part(x))
 
 
 class Skipping(nn.Module):
@@ -222,6 +276,8 @@ CASES = {
     "drawing": lambda: (Drawing(), Drawing()),
     "remembering": lambda: (Remembering(), Remembering()),
     "skipping": lambda: (Skipping(), Skipping()),
+    "ticking": lambda: (Ticking(), Ticking()),
+    "virtual": lambda: (Virtual(), Virtual()),
     "recalling": lambda: (Twice(), Twice()),
     "own checkpointing": lambda: (Checkpointing(False), Checkpointing(True)),
     "shared": shared,
@@ -463,8 +519,8 @@ def test_weights_of_a_functional_call_are_used_again():
 class Averaged(Averaging):
     """Averages in training only; `every`: in each so-manieth forward."""
 
-    def __init__(self, every=1):
-        super().__init__()
+    def __init__(self, every=1, rows=1):
+        super().__init__(rows)
         self.every = every
         self.calls = 0
 
@@ -472,14 +528,15 @@ class Averaged(Averaging):
         self.calls += 1
         if self.training and self.calls % self.every == 0:
             return super().forward(x)
-        return torch.tanh(self.linear(x)) * (1 + self.average)
+        return torch.tanh(self.linear(x)) * (1 + self.average[0])
 
 
-def test_buffers_that_only_a_training_forward_writes_are_found():
+@pytest.mark.parametrize("every", [1, 3])
+def test_buffers_that_only_some_forwards_write_are_found(every):
     runs = []
     for names in ([], ["blocks.0", "blocks.1"]):
         torch.manual_seed(1)
-        model = Model(Averaged(), Averaged())
+        model = Model(Averaged(every), Averaged(every))
         _, end = fit("Model", names) if names else ([], lambda: None)
         # GIVEN a model whose first forward is one of evaluation, with gradients
         model.eval()(torch.ones(4, 8)).sum()
@@ -496,7 +553,7 @@ def replace_data(model):
     ("every", "between", "what"), [(3, None, "tensor inner.average"), (1, replace_data, "parameter inner.linear.weight")]
 )
 def test_changes_that_only_some_forwards_make_stop_the_program(every, between, what):
-    model = Model(Averaged(every))
+    model = Model(Averaged(every, rows=4096))
     _, end = fit("Model", ["blocks.0"])
     with pytest.raises(RuntimeError, match=rf"activations of blocks.0 .* {what} was changed after its forward began"):
         trained(model, (4, 8), between=between)
@@ -529,6 +586,48 @@ def test_random_numbers_of_other_threads_are_left_alone():
     assert "draws from random, or another thread does" in warnings[0] and len(warnings) == 1
 
 
+def test_random_numbers_that_begin_later_beside_other_threads_stop_the_program():
+    class Later(nn.Linear):
+        def forward(self, x):
+            calls.append(1)
+            return super().forward(x * (random.random() if len(calls) > 3 else 1.0))
+
+    calls: list = []
+    other = threading.Event()
+    idle = threading.Thread(target=other.wait)
+    idle.start()
+    _, end = fit("Model", ["blocks.0"])
+    try:
+        with pytest.raises(RuntimeError, match=r"blocks.0 .* draws from random only sometimes"):
+            trained(Model(Later(8, 8)), (4, 8))
+    finally:
+        other.set()
+        idle.join()
+        end()
+
+
+def test_packed_sequences_are_arguments():
+    class Packing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm = nn.LSTM(8, 8, batch_first=True)
+
+        def forward(self, x):
+            packed = nn.utils.rnn.pack_padded_sequence(x, [3, 2], batch_first=True)
+            return self.lstm(packed)[0].data.sum()
+
+    runs = []
+    for names in ([], ["lstm"]):
+        torch.manual_seed(1)
+        model = Packing()
+        warnings, end = fit("Packing", names) if names else ([], lambda: None)
+        model(torch.ones(2, 3, 8)).backward()
+        runs.append([parameter.grad for parameter in model.parameters()])
+        end()
+        assert not warnings
+    assert_same(*runs)
+
+
 def test_a_forward_that_does_something_else_the_second_time_stops_the_program():
     class Switching(nn.Linear):
         def forward(self, x):
@@ -553,6 +652,20 @@ def test_modules_that_cannot_be_recomputed_are_left_out():
     end()
     # THEN they run as they are, and the reason is reported
     assert calls == [1] and "inner has hooks" in warnings[0]
+
+    @torch.jit.script
+    def activation(x):
+        return torch.sigmoid(x) * torch.tanh(x)
+
+    class Activated(nn.Linear):
+        def forward(self, x):
+            return activation(super().forward(x))
+
+    model = Model(Activated(8, 8))
+    warnings, end = fit("Model", ["blocks.0"])
+    model(torch.randn(4, 8)).sum()
+    end()
+    assert "calls a function that is compiled by TorchScript" in warnings[0]
 
     scripted = Model(torch.jit.script(nn.Linear(8, 8)))
     warnings, end = fit("Model", ["blocks.0"])
@@ -606,6 +719,42 @@ def test_models_stay_models():
     # AND forward looks like a method
     forward = model.blocks[0].forward
     assert forward.__func__ is Block.forward and forward.__code__ is Block.forward.__code__
+    assert inspect.getsource(forward) == inspect.getsource(Block.forward)
+    end()
+
+
+def test_compilers_of_source_code_see_the_forwards_of_the_program():
+    model = nn.Sequential(nn.Sequential(nn.Linear(8, 8), nn.Tanh()), nn.Sequential(nn.Linear(8, 8), nn.Tanh()))
+    x = torch.randn(4, 8)
+    warnings, end = fit("Sequential", ["0", "1"])
+    expected = model(x)
+    assert torch.equal(torch.jit.script(model)(x), expected)
+    assert torch.equal(torch.export.export(model, (x,), strict=True).module()(x), expected)
+    assert type(model[0].forward).__name__ == "_Recomputed" and not warnings
+    end()
+
+
+def test_copies_of_a_modules_attributes_compute_with_their_own():
+    # GIVEN a block whose forward the program has replaced, and another one
+    def doubled(self, x):
+        return 2 * self.inner(x)
+
+    model = made("linear")
+    model.blocks[1].forward = types.MethodType(doubled, model.blocks[1])
+    _, end = fit("Model", ["blocks.0", "blocks.1"])
+    x = torch.randn(4, 8)
+    model(x).sum().backward()
+    # WHEN a program copies the attributes of one, as libraries for meta-learning do, and all of the model
+    clone = Block.__new__(Block)
+    clone.__dict__ = model.blocks[0].__dict__.copy()
+    clone._modules = {"inner": nn.Identity()}
+    copied = copy.deepcopy(model)
+    nn.init.zeros_(copied.blocks[1].inner[0].weight)
+    nn.init.zeros_(copied.blocks[1].inner[0].bias)
+    # THEN each computes with its own parts
+    assert torch.equal(clone(x), 2 * x) and torch.equal(clone(x), 2 * x)
+    assert not copied.blocks[1](x).any() and model.blocks[1](x).any()
+    assert type(model.blocks[0].forward).__name__ == "_Recomputed"
     end()
 
 

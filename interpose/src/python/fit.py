@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from fit_costs import _LOSS, _STATE, _Costs, _unmeasured
     from fit_gradients import _EarlyGradients
     from fit_loss import _LossInRows
-    from fit_recompute import _Cache, _name_mismatches, _Place, _Recomputed, _Unknown
+    from fit_recompute import _Cache, _name_mismatches, _Place, _Recomputed, _Scripted, _show_plain_forwards, _Unknown
+    from fit_snapshot import _SCALARS, _SEARCHED_ITEMS
     from fit_state import _HostState
     from guards import _Harmless, _on_module_calls
     from spill import _AwayActivations
@@ -139,8 +140,9 @@ class _Fit:
             atexit.register(self.say_missing)
             optimizers.register_optimizer_step_post_hook(self.after_rehearsed_step)
         if self.wanted:
-            # It stays: another model of the same class may be called later.
-            _on_module_calls(self.torch, self.before_forward)
+            self.scripted = _Scripted(self.torch)
+            # The hook stays: another model of the same class may be called later.
+            _show_plain_forwards(self.torch, _on_module_calls(self.torch, self.before_forward))
             with _Harmless(lambda _: None):
                 importlib.import_module("numpy.random")  # A forward that imported it would seem to draw.
 
@@ -172,6 +174,11 @@ class _Fit:
     def before_forward(self, module, _arguments):
         if self.torch.compiler.is_compiling():
             return  # Dynamo traces this line, and no break of the graph is needed.
+        own = module.__dict__.get("forward")
+        if type(own) is _Recomputed and own.module() is not module:
+            # `copy.copy` or a library has copied the attributes. PyTorch has already looked up what it calls.
+            own.take_out(module)
+            own.called.module = module
         if type(module).__name__ not in self.wanted or not self.torch.is_grad_enabled() or module in self.seen:
             return
         with _Harmless(lambda error: self.native.warn(f"--fit is not applied to {type(module).__name__} ({error})")):
@@ -192,7 +199,7 @@ class _Fit:
                 self.native.warn(f"--fit: the activations of {name} are not recomputed: DataParallel copies the model")
             elif _is_compiled(root, inner, name):
                 self.native.warn(f"--fit: the activations of {name} are not recomputed: they are in a compiled graph")
-            elif reason := self.why_not(list(module.named_modules())):
+            elif reason := self.why_not(self.parts_of(module)):
                 self.native.warn(f"--fit: the activations of {name} are not recomputed: {reason}")
             else:
                 self.wrap(module, name)
@@ -210,8 +217,10 @@ class _Fit:
 
     def wrap(self, module, name):
         own = module.__dict__.get("forward")
-        if isinstance(own, _Recomputed):
-            return
+        if type(own) is _Recomputed:
+            if own.module() is module:
+                return
+            own = own.function
         module.forward = _Recomputed(self, module, name, own)
 
     def may_recompute(self):
@@ -223,6 +232,30 @@ class _Fit:
             and torch._C._functorch.peek_interpreter_stack() is None
             and not getattr(torch.fx._symbolic_trace, "_is_fx_tracing_flag", False)  # Its function warns.
         )
+
+    def parts_of(self, module):
+        """Returns the names and modules of a module's parts, and of modules in its attributes that are no parts of it."""
+        parts = list(module.named_modules())
+        known = {id(part) for _, part in parts}
+        for name, part in parts:  # The list grows.
+            attributes = part.__dict__
+            for key in attributes.keys() - self.ignored:
+                for item in self.inner_modules(attributes[key]):
+                    inner = list(item.named_modules(prefix=f"{name}.{key}".lstrip(".")))
+                    if any(found is module for _, found in inner):
+                        continue  # It is around this one.
+                    parts += [pair for pair in inner if id(pair[1]) not in known]
+                    known.update(id(found) for _, found in inner)
+        return parts
+
+    def inner_modules(self, value):
+        kind = type(value)
+        if kind in _SCALARS:
+            return ()
+        items = value if kind in (list, tuple) else value.values() if kind is dict else (value,)
+        if len(items) > _SEARCHED_ITEMS:
+            return ()
+        return [item for item in list(items) if issubclass(type(item), self.torch.nn.Module)]
 
     def leave_out(self, recomputed, why):
         if recomputed.name not in self.left_out:
@@ -243,7 +276,7 @@ class _Fit:
         if type(value) in (list, tuple, set, frozenset):
             return type(value)(self.copied(item, tensors, generators) for item in value)
         if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return type(value)(*(self.copied(item, tensors, generators) for item in value))
+            return tuple.__new__(type(value), [self.copied(item, tensors, generators) for item in value])
         if type(value) is dict:
             return {key: self.copied(item, tensors, generators) for key, item in value.items()}
         known = (bool, int, float, complex, str, bytes, slice, type)
@@ -269,7 +302,7 @@ class _Fit:
         if isinstance(value, _Cache):
             return _Cache.copied(value.before)
         if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return type(value)(*(self.filled(item, tensors) for item in value))
+            return tuple.__new__(type(value), [self.filled(item, tensors) for item in value])
         if type(value) in (list, tuple, set, frozenset):
             return type(value)(self.filled(item, tensors) for item in value)
         if type(value) is dict:

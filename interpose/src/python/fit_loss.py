@@ -9,6 +9,7 @@ runs once, over all of them. The gradient takes the memory of the logits if noth
 
 import contextlib
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -55,8 +56,8 @@ class _LossInRows:
         self.is_on = True
         self.largest = 0  # Bytes of float32 of the largest logits to which it applies.
         self.is_changed = False  # True if the program changed logits between a loss and its backward.
-        self.alone = None  # What `_holders` returns for logits that only the loss holds.
-        self.sampled = None  # The same, while it is found.
+        # Counts of `_holders` for logits that only the loss holds; the key: do memlab's hooks pack what is saved?
+        self.alone: dict = {}
 
     def install(self):
         original = self.torch._C._nn.cross_entropy_loss
@@ -72,13 +73,14 @@ class _LossInRows:
                 with _Harmless():
                     self.watch(logits, value)
                 return value
-            if self.alone is None:
-                self.find_alone()
+            is_packed = self.has_own_hooks()
+            if is_packed not in self.alone:
+                self.find_alone(is_packed)
             if self.report is not None:
                 self.report, report = None, self.report
                 report("the loss is computed in rows")
             with self.part():
-                return self.function.apply(logits, target, reduction, ignored)
+                return self.function.apply(logits, target, reduction, ignored, self.alone[is_packed], None)
 
         self.original = original
         self.torch.jit._builtins._register_builtin(cross_entropy_loss, "aten::cross_entropy_loss")
@@ -109,6 +111,7 @@ class _LossInRows:
             and target.device == logits.device
             and logits.is_contiguous()
             and logits.is_floating_point()
+            and logits.device.type in ("cuda", "cpu")
             and weight is None
             and label_smoothing == 0.0
             and not torch.jit.is_tracing()
@@ -119,27 +122,38 @@ class _LossInRows:
             and all(type(mode).__name__ in ("DeviceContext", "Watch") for mode in self.modes())
         )
 
-    def find_alone(self):
+    def has_own_hooks(self):
+        """Returns True if the innermost hooks on saved tensors are memlab's. They hold what PyTorch would hold."""
+        top = getattr(self.torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None)(True)
+        return top is not None and getattr(top[0], "__module__", "").startswith("memlab.")
+
+    def find_alone(self, is_packed):
         """Counts what holds logits during backward in two samples: their own tensor, and a view."""
-        torch = self.torch
-        self.alone = []
-        if not hasattr(torch.Tensor, "_use_count") or not hasattr(torch._C._autograd, "_get_current_graph_task_keep_graph"):
+        self.alone[is_packed] = []
+        if not hasattr(self.torch.Tensor, "_use_count"):
             return  # Before PyTorch 2.4.
+        if not hasattr(self.torch._C._autograd, "_get_current_graph_task_keep_graph"):
+            return
+        with _Harmless():
+            if is_packed:
+                self.sample(is_packed)
+            else:
+                # Hooks on saved tensors and other modes of the program are those of its thread.
+                thread = threading.Thread(target=self.sample, args=(is_packed,), daemon=True)
+                thread.start()
+                thread.join()
+
+    def sample(self, is_packed):
+        torch = self.torch
         target = torch.zeros(2, dtype=torch.int64, device="cpu")
-        self.sampled = []
-        with _Harmless(lambda _: self.sampled.clear()), torch.enable_grad(), torch.autocast("cpu", enabled=False):
+        sampled: list = []
+        with _Harmless(lambda _: sampled.clear()), torch.enable_grad(), torch.autocast("cpu", enabled=False):
             for is_view in (False, True):
                 logits = torch.ones(2, 2, device="cpu", requires_grad=True) * 1
-                value = self.function.apply(logits.view(2, 2) if is_view else logits, target, _MEAN, -100)
+                value = self.function.apply(logits.view(2, 2) if is_view else logits, target, _MEAN, -100, (), sampled)
                 del logits
                 value.backward()
-        self.alone, self.sampled = self.sampled, None
-
-    def may_overwrite(self, holders):
-        """Returns True if nothing reads the logits after their gradient."""
-        if self.sampled is not None:
-            self.sampled.append(holders)
-        return holders in (self.alone or ()) and not self.torch._C._autograd._get_current_graph_task_keep_graph()
+        self.alone[is_packed] = sampled
 
     def modes(self):
         return self.torch.overrides._get_current_function_mode_stack()
@@ -158,7 +172,8 @@ class _LossInRows:
 
         class CrossEntropyInRows(torch.autograd.Function):
             @staticmethod
-            def forward(context, logits, target, reduction, ignored):
+            def forward(context, logits, target, reduction, ignored, alone, sampled):
+                """`alone`: what `_holders` returns for logits that nothing else holds. `sampled`: gets what it returns."""
                 column = None
                 for rows in chunks(logits):
                     found = loss.original(logits[rows], target[rows], None, _NONE, ignored, 0.0)
@@ -170,6 +185,7 @@ class _LossInRows:
                 context.save_for_backward(logits, target, total_weight)
                 context.set_materialize_grads(False)
                 context.reduction, context.ignored = reduction, ignored
+                context.alone, context.sampled = alone, sampled
                 kind = logits.device.type
                 context.autocast = (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
                 return value
@@ -177,21 +193,28 @@ class _LossInRows:
             @staticmethod
             def backward(context, gradient):
                 if gradient is None:
-                    return None, None, None, None
+                    return (None,) * 6
                 try:
                     logits, target, total_weight = context.saved_tensors
                 except RuntimeError as error:
                     raise RuntimeError(f"{_LOSS_REFUSED}: {error}. With --fit, add --fit-without loss") from error
                 with torch.autocast(*context.autocast):
-                    if not torch.is_grad_enabled():
-                        is_free = loss.may_overwrite(_holders(torch, logits))
+                    is_batched = torch._C._functorch.is_legacy_batchedtensor(gradient)  # `is_grads_batched`.
+                    if not torch.is_grad_enabled() and not is_batched:
+                        holders = _holders(torch, logits)
+                        if context.sampled is not None:
+                            context.sampled.append(holders)
+                        # Nothing reads the logits after their gradient.
+                        is_free = holders in context.alone and not torch._C._autograd._get_current_graph_task_keep_graph()
                         found = logits.detach() if is_free else torch.empty_like(logits)
                         with loss.part():
                             in_rows(context, (logits, target, total_weight), gradient, found)
-                        return found, None, None, None
-                    # The gradient is differentiated again.
-                    value = loss.original(logits, target, None, context.reduction, context.ignored, 0.0)
-                return torch.autograd.grad(value, logits, gradient, create_graph=True)[0], None, None, None
+                        return found, *(None,) * 5
+                    # The gradient is differentiated again, or there are several.
+                    is_again = torch.is_grad_enabled()
+                    with torch.enable_grad():
+                        value = loss.original(logits, target, None, context.reduction, context.ignored, 0.0)
+                return torch.autograd.grad(value, logits, gradient, create_graph=is_again)[0], *(None,) * 5
 
         def in_rows(context, saved, gradient, found):
             logits, target, total_weight = saved

@@ -3,9 +3,11 @@
 Embedded in libmemlab.so and run before fit.py, in the same namespace.
 """
 
+import copy
 import ctypes
 import functools
 import inspect
+import operator
 import pickle
 import random
 import sys
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 # Larger tensors that are plain attributes are watched until their module has written them once.
 _COPIED_BYTES = 64 << 20
+# Buffers up to this are always copied: some operations write without raising a version, in some forwards only.
+_SMALL_BYTES = 64 << 10
 # Modules with a global generator, and their functions that return and set its state.
 _DRAWN = {"random": ("getstate", "setstate"), "numpy.random": ("get_state", "set_state")}
 # 624 numbers, and the position of the next one.
@@ -30,6 +34,9 @@ class _Recomputed:
 
     It holds the module weakly. A cycle would keep the memory of a deleted model until the next garbage collection.
     """
+
+    # The module that is called now in this thread, if it got its `forward` together with another one's attributes.
+    called = threading.local()
 
     def __init__(self, fit, module, name, function):
         self.fit = fit
@@ -56,19 +63,35 @@ class _Recomputed:
         return self.module()
 
     @property
+    def __wrapped__(self):
+        return self.bound(self.module())
+
+    @property
     def __signature__(self):
         return inspect.signature(self.bound(self.module()))
 
-    def __reduce__(self):  # As a method is pickled.
-        return getattr, (self.module(), "forward")
+    def __reduce__(self):
+        if self.function is not None:
+            return operator.itemgetter(0), ((self.function,),)  # Pickles the function alone.
+        return getattr, (self.module(), "forward")  # As a method is pickled.
 
     def __deepcopy__(self, memo):
         copied = memo.get(id(self.module()))
         if copied is None:
             return self.bound(self.module())
-        return _Recomputed(self.fit, copied, self.name, self.function)
+        return _Recomputed(self.fit, copied, self.name, copy.deepcopy(self.function, memo))
+
+    def take_out(self, module):
+        """Gives a module its own forward again."""
+        if self.function is None:
+            del module.__dict__["forward"]
+        else:
+            module.__dict__["forward"] = self.function
 
     def __call__(self, *arguments, **keywords):
+        other = self.called.__dict__.pop("module", None)
+        if other is not None:
+            return self.bound(other)(*arguments, **keywords)
         module = self.module()
         forward = self.bound(module)
         if self.is_left_out or not self.fit.may_recompute():
@@ -83,7 +106,7 @@ class _Recomputed:
         except _Unknown as unknown:
             self.fit.leave_out(self, f"it is called with {unknown}, which its forward may change")
             return forward(*arguments, **keywords)
-        parts = list(module.named_modules())
+        parts = self.fit.parts_of(module)
         if reason := self.fit.why_not(parts):
             self.fit.leave_out(self, reason)
             return forward(*arguments, **keywords)
@@ -113,6 +136,56 @@ def _name_mismatches(checkpointing):
             call.refuse("its forward did something else when it ran again", error)
 
     frames.check_recomputed_tensors_match = named
+
+
+def _show_plain_forwards(torch, handles):
+    """Makes compilers of source code see the forwards of the program, without the hooks that have these handles."""
+    modules = torch.nn.Module
+    hooks = torch.nn.modules.module._global_forward_pre_hooks
+
+    def wrap(place, name):
+        original = getattr(place, name)
+
+        @functools.wraps(original)
+        def shown(thing, *arguments, **keywords):
+            parts = thing.modules() if isinstance(thing, modules) else ()
+            hidden = [
+                (part, part.__dict__["forward"]) for part in parts if type(part.__dict__.get("forward")) is _Recomputed
+            ]
+            for part, recomputed in hidden:
+                recomputed.take_out(part)
+            removed = {handle.id: hooks.pop(handle.id) for handle in handles if handle.id in hooks}
+            try:
+                return original(thing, *arguments, **keywords)
+            finally:
+                hooks.update(removed)
+                for part, recomputed in hidden:
+                    part.__dict__["forward"] = recomputed
+
+        setattr(place, name, shown)
+
+    wrap(torch.jit._recursive, "create_script_module")
+    if hasattr(torch, "export"):
+        wrap(torch.export, "export")
+
+
+class _Scripted:
+    """Counts calls of TorchScript's functions in each thread. The second call of one saves other tensors than the first."""
+
+    def __init__(self, torch):
+        self.of_thread = threading.local()
+        kind = torch.jit.ScriptFunction
+        original = kind.__call__
+
+        @functools.wraps(original)
+        def call(function, *arguments, **keywords):
+            self.of_thread.calls = self.calls() + 1
+            return original(function, *arguments, **keywords)
+
+        kind.__call__ = call
+
+    def calls(self):
+        return getattr(self.of_thread, "calls", 0)
 
 
 class _Unknown(Exception):
@@ -147,6 +220,7 @@ class _Call:
         self.devices = {tensor.device for _, tensor in watched if tensor.device.type == "cuda"}
         self.random = self.random_states(recomputed.draws if self.is_checked else _DRAWN)
         self.refused = None  # The reason why it cannot run again.
+        self.late: set = set()  # Generators from which only this forward drew, or another thread at that time.
         self.before = self.snapshot()
         self.kept = list(self.values_before())  # (dictionary, name, key of it for the module, tensor, its value before)
 
@@ -170,22 +244,31 @@ class _Call:
             return self.again()
         first, self.first = self.first, None
         sizes = self.norms()
+        scripted = self.fit.scripted.calls()
         before = _drawn_states(in_full=not self.is_checked)
         result = first()
-        now = _drawn_states(in_full=not self.is_checked)
-        self.find_drawn({name for name in _DRAWN if now[name] != before[name]}, before)
+        self.find_drawn(_drawn(before, in_full=not self.is_checked), before)
+        if self.fit.scripted.calls() != scripted:
+            self.never_again("its forward calls a function that is compiled by TorchScript")
         if not self.is_checked:
             self.find_written()
             if sizes != self.norms():
                 self.refused = "its forward changes weights through `data`"
         return result
 
+    def never_again(self, why):
+        self.refused = why
+        self.recomputed.is_left_out = True
+        self.fit.leave_out(self.recomputed, why)
+
     def norms(self):
         """Returns norms of the weights while it is unknown what forward changes, as text, in which NaN is NaN."""
         if self.is_checked or self.fit.rehearses or self.fit.is_distributed():
             return ""
+        torch = self.fit.torch
         weights = [weight.detach() for weight, _ in self.needed if weight.is_floating_point() and weight.itemsize > 1]
-        return str([norm.item() for norm in self.fit.torch._foreach_norm(weights)] if weights else "")
+        weights = [weight for weight in weights if type(weight) is torch.Tensor and not weight.is_meta]
+        return str([norm.item() for norm in torch._foreach_norm(weights)] if weights else "")
 
     def find_drawn(self, names, before):
         """Notes from which generators the forward drew. Draws of other threads look the same."""
@@ -193,8 +276,9 @@ class _Call:
         late = names - recomputed.draws if self.is_checked else set()
         if "numpy.random" in late and is_alone:
             self.refused = "its forward draws from numpy.random only sometimes"
-        if "random" in late and is_alone:
+        elif "random" in late and is_alone:
             self.random["random"] = random.setstate, before["random"]
+        self.late = late - self.random.keys()
         if not self.is_checked:
             recomputed.draws |= names
             for name in _DRAWN.keys() - names:
@@ -231,10 +315,11 @@ class _Call:
         """Copies what the module's forward writes, or all small tensors until that is known. Watches the others."""
         for part_name, part in self.parts:
             # Kernels of normalizations write the statistics without raising their version.
-            has_statistics = part.__dict__.get("track_running_stats", False)
+            has_statistics = "track_running_stats" in part.__dict__
             for name, buffer in part._buffers.items():
                 key = (part_name, name)
-                if buffer is not None and (has_statistics or self.is_copied(buffer, key)):
+                is_copied = buffer is not None and (has_statistics or self.is_small(buffer) or self.is_copied(buffer, key))
+                if is_copied:
                     yield part._buffers, name, key, buffer, buffer.detach().clone()
                 elif buffer is not None:
                     self.watched.append(self.mark(f"tensor {_joined(part_name, name)}", buffer))
@@ -246,8 +331,13 @@ class _Call:
                 self.watched.append(self.mark(f"tensor {_joined(part_name, name)}", tensor))
 
     def is_copied(self, tensor, key):
-        is_dense = tensor.layout is self.fit.torch.strided and not tensor.is_meta and not tensor.is_nested
-        return key in self.recomputed.written if self.is_checked else is_dense
+        return key in self.recomputed.written if self.is_checked else self.is_dense(tensor)
+
+    def is_small(self, tensor):
+        return tensor.nbytes <= _SMALL_BYTES and self.is_dense(tensor)
+
+    def is_dense(self, tensor):
+        return tensor.layout is self.fit.torch.strided and not tensor.is_meta and not tensor.is_nested
 
     def find_written(self):
         """Compares the module's tensors with their values before the forward: some operations write without raising a
@@ -262,10 +352,8 @@ class _Call:
                 continue
             written.add(key)
             if len(holders[tensor.untyped_storage()._cdata]) > 1:
-                self.refused = f"its forward writes {name}, which shares memory with another tensor"
-                self.recomputed.is_left_out = True
-                self.fit.leave_out(self.recomputed, self.refused)
-        self.kept = [entry for entry in self.kept if entry[2] in written]
+                self.never_again(f"its forward writes {name}, which shares memory with another tensor")
+        self.kept = [entry for entry in self.kept if entry[2] in written or self.is_small(entry[3])]
 
     def is_equal(self, tensor, before):
         try:
@@ -278,8 +366,9 @@ class _Call:
             tensor = reference()
             if tensor is not None and self.state(tensor) != state:
                 self.refuse(f"{what} was changed after its forward began")
-        if self.refused is not None:
-            self.refuse(self.refused)
+        why = self.refused or self.fit.why_not(self.parts)
+        if why:
+            self.refuse(why)
         arguments, keywords = self.fit.filled(self.tree, self.tensors)
         now = self.snapshot()
         states = self.random_states(self.random.keys() & _DRAWN.keys())
@@ -296,14 +385,18 @@ class _Call:
                 dictionary[name] = clones[id(tensor)]
             for generator, state in self.generators:
                 generator.set_state(state)
+            before = _drawn_states(in_full=False) if self.late else None
             with self.fit.part(_AGAIN):
                 return self.forward(*arguments, **keywords)
         finally:
+            drawn = _drawn(before, in_full=False) if self.late else set()
             now.put_back()
             self.set_random_states(states)
             self.set_needed(needed)
             for generator, state in generators:
                 generator.set_state(state)
+            if drawn & self.late:
+                self.refuse(f"its forward draws from {min(drawn & self.late)} only sometimes")
 
     def refuse(self, why, cause=None):
         name = self.recomputed.name
@@ -323,6 +416,12 @@ def _drawn_states(in_full):
         "random": random.getstate(),
         "numpy.random": _numpy_bytes() if numpy is None else pickle.dumps(numpy.get_state(legacy=False)),
     }
+
+
+def _drawn(before, in_full):
+    """Returns the names of the generators whose states differ from those before."""
+    now = _drawn_states(in_full)
+    return {name for name in _DRAWN if now[name] != before[name]}
 
 
 def _numpy_bytes():

@@ -3,6 +3,7 @@
 Embedded in libmemlab.so and run before fit_recompute.py, in the same namespace.
 """
 
+import array
 import collections
 import functools
 import operator
@@ -37,7 +38,8 @@ class _Snapshot:
         self.members = []  # (dictionary of the parameters, buffers or modules of a part, its content)
         self.attributes = []  # (dictionary of a part's attributes, those that are not ignored)
         self.contents: dict = {}  # By the id of a container: its kind, it, and its content.
-        self.states: dict = {}  # By the id of a generator or array: a function that puts its state back, and the state.
+        # By the id of a generator, an array or a variable of a closure: a function that puts its state back, and the state.
+        self.states: dict = {}
         # (attributes of a part or None if further inside, name of the part, name of the attribute, tensor)
         self.tensors: list = []
         for part_name, part in parts:
@@ -61,12 +63,23 @@ class _Snapshot:
         if kind in _SCALARS or id(value) in self.contents or id(value) in self.states:
             return
         container = next((base for base in _CONTAINERS if issubclass(kind, base)), None)
-        if container is not None or kind is tuple:
+        if container is not None or issubclass(kind, tuple):
             if container is not None:
                 self.keep(value, container)
-            if len(value) <= _SEARCHED_ITEMS:
-                for item in list(value.values() if isinstance(value, dict) else value):
-                    self.look_at(part_name, name, item, depth)
+            items = list(value.values() if isinstance(value, dict) else value) if len(value) <= _SEARCHED_ITEMS else []
+            attributes = _dictionary(value)
+            if attributes and attributes is not value and id(attributes) not in self.contents:
+                self.keep(attributes, dict)
+                items += attributes.values()
+            for item in items:
+                self.look_at(part_name, name, item, depth)
+        elif kind is types.MethodType:
+            self.look_at(part_name, name, value.__self__, depth)
+        elif kind is functools.partial:
+            self.look_at(part_name, name, (value.func, *value.args, *value.keywords.values()), depth)
+        elif kind is types.FunctionType:
+            for cell in value.__closure__ or ():
+                self.look_into(part_name, name, cell, depth)
         elif issubclass(kind, self.torch.Tensor):
             self.tensors.append((None, part_name, name, value))
         elif (state := self.state_of(value, kind)) is not None:
@@ -78,9 +91,22 @@ class _Snapshot:
                 for inner in attributes.values():
                     self.look_at(part_name, name, inner, depth + 1)
 
+    def look_into(self, part_name, name, cell, depth):
+        """Looks at a variable of a closure."""
+        if id(cell) in self.states:
+            return
+        try:
+            value = cell.cell_contents
+        except ValueError:  # It has no value yet.
+            return
+        self.states[id(cell)] = functools.partial(setattr, cell, "cell_contents"), value
+        self.look_at(part_name, name, value, depth)
+
     def state_of(self, value, kind):
         """Returns a function that sets the state of a generator or the values of an array, and this state; None: it is
         neither."""
+        if issubclass(kind, (bytearray, array.array)) and len(value) <= _ARRAY_BYTES:
+            return functools.partial(value.__setitem__, slice(None)), value[:]
         if issubclass(kind, self.torch.Generator):
             return value.set_state, value.get_state()
         if issubclass(kind, random.Random):
@@ -96,8 +122,9 @@ class _Snapshot:
 
     def is_plain(self, kind):
         """Returns True for classes whose objects hold nothing but attributes, such as a configuration."""
-        others = (self.torch.nn.Module, type, types.ModuleType)
-        return not issubclass(kind, others) and kind.__module__.partition(".")[0] not in ("torch", "builtins", "numpy")
+        if issubclass(kind, (self.torch.nn.Module, type, types.ModuleType)):
+            return False
+        return kind.__module__.partition(".")[0] not in ("torch", "builtins", "numpy") or kind.__name__ == "SobolEngine"
 
     @staticmethod
     def is_same(now, before):

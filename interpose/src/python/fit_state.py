@@ -29,6 +29,38 @@ _ALIGNMENT = 512  # Of a tensor in host memory.
 _RETURN_AHEAD = 1.25  # The state returns that much faster than gradients arrive.
 
 
+class _ParameterRef(weakref.ref):
+    """A weak reference to a parameter. PyTorch may exchange its content in place: see `_allow_swaps`."""
+
+
+def _allow_swaps(torch):
+    """Hides these references from `torch.utils.swap_tensors`, which refuses tensors with weak references."""
+    if getattr(torch.utils, "weakref", None) is not weakref:
+        return  # Already done, or a version of PyTorch that does not ask.
+    shown = types.ModuleType("weakref")
+    shown.__dict__.update(vars(weakref))
+
+    def getweakrefs(thing):
+        return [reference for reference in weakref.getweakrefs(thing) if type(reference).__name__ != "_ParameterRef"]
+
+    shown.__dict__["getweakrefs"] = getweakrefs
+    torch.utils.weakref = shown
+
+
+class _Closure:
+    """Stands for an object that an optimizer's step gets as its closure. An optimizer may use its other attributes too."""
+
+    def __init__(self, original, call):
+        self.original = original
+        self.call = call
+
+    def __call__(self, *arguments, **keywords):
+        return self.call(*arguments, **keywords)
+
+    def __getattr__(self, name):
+        return getattr(self.original, name)
+
+
 def _before_update(given, function):
     """Calls a function before an optimizer's step updates parameters: now, or after each call of the closure that computes
     the gradients. `given`: the arguments of the step. Returns those that replace them, or None."""
@@ -38,13 +70,13 @@ def _before_update(given, function):
         function()
         return None
 
-    @functools.wraps(closure)
     def computed(*arguments, **keywords):
         try:
             return closure(*arguments, **keywords)
         finally:
             function()
 
+    computed = _Closure(closure, computed)
     if "closure" in keywords:
         return arguments, {**keywords, "closure": computed}
     return (arguments[0], computed, *arguments[2:]), keywords
@@ -118,7 +150,7 @@ class _Slot:
     """A state tensor: its parameter, its name, and its place on the host."""
 
     def __init__(self, parameter, key, tensor):
-        self.parameter = weakref.ref(parameter)
+        self.parameter = _ParameterRef(parameter)
         self.key = key
         self.form = _form(tensor)
         self.size = tensor.nbytes
@@ -344,7 +376,7 @@ class _OptimizerState:
                 state.host_state.harmless(state, state.gradient_arrived)
 
         parameter.register_post_accumulate_grad_hook(arrived)
-        self.hooked[id(parameter)] = weakref.ref(parameter)
+        self.hooked[id(parameter)] = _ParameterRef(parameter)
 
     def leave(self, share):
         """Frees the memory of the state until a share of it is away."""
@@ -428,6 +460,7 @@ class _HostState:
         self.pid = os.getpid()
 
     def attach(self, optimizers):
+        _allow_swaps(self.torch)
         optimizers.register_optimizer_step_pre_hook(self.before_step)
         optimizers.register_optimizer_step_post_hook(self.after_step)
         if self.wanted_bytes:
