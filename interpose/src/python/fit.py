@@ -174,11 +174,6 @@ class _Fit:
     def before_forward(self, module, _arguments):
         if self.torch.compiler.is_compiling():
             return  # Dynamo traces this line, and no break of the graph is needed.
-        own = module.__dict__.get("forward")
-        if type(own) is _Recomputed and own.module() is not module:
-            # `copy.copy` or a library has copied the attributes. PyTorch has already looked up what it calls.
-            own.take_out(module)
-            own.called.module = module
         if type(module).__name__ not in self.wanted or not self.torch.is_grad_enabled() or module in self.seen:
             return
         with _Harmless(lambda error: self.native.warn(f"--fit is not applied to {type(module).__name__} ({error})")):

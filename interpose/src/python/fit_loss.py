@@ -60,6 +60,9 @@ class _LossInRows:
         self.alone: dict = {}
 
     def install(self):
+        torch = self.torch
+        if not (hasattr(torch, "get_autocast_dtype") and hasattr(torch._C._functorch, "is_legacy_batchedtensor")):
+            return  # Before PyTorch 2.4.
         original = self.torch._C._nn.cross_entropy_loss
 
         def cross_entropy_loss(*arguments, **keywords):
@@ -131,7 +134,7 @@ class _LossInRows:
         """Counts what holds logits during backward in two samples: their own tensor, and a view."""
         self.alone[is_packed] = []
         if not hasattr(self.torch.Tensor, "_use_count"):
-            return  # Before PyTorch 2.4.
+            return
         if not hasattr(self.torch._C._autograd, "_get_current_graph_task_keep_graph"):
             return
         with _Harmless():

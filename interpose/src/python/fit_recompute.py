@@ -3,6 +3,7 @@
 Embedded in libmemlab.so and run before fit.py, in the same namespace.
 """
 
+import array
 import copy
 import ctypes
 import functools
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fit_costs import _AGAIN
     from fit_snapshot import _Snapshot
+    from guards import _dictionary
 
 # Larger tensors that are plain attributes are watched until their module has written them once.
 _COPIED_BYTES = 64 << 20
@@ -34,9 +36,6 @@ class _Recomputed:
 
     It holds the module weakly. A cycle would keep the memory of a deleted model until the next garbage collection.
     """
-
-    # The module that is called now in this thread, if it got its `forward` together with another one's attributes.
-    called = threading.local()
 
     def __init__(self, fit, module, name, function):
         self.fit = fit
@@ -81,6 +80,10 @@ class _Recomputed:
             return self.bound(self.module())
         return _Recomputed(self.fit, copied, self.name, copy.deepcopy(self.function, memo))
 
+    def is_copied_into(self, thing):
+        """Returns True for another module that has it: `copy.copy`, or a library, has copied the attributes."""
+        return thing is not self.module() and _dictionary(thing).get("forward") is self
+
     def take_out(self, module):
         """Gives a module its own forward again."""
         if self.function is None:
@@ -89,9 +92,11 @@ class _Recomputed:
             module.__dict__["forward"] = self.function
 
     def __call__(self, *arguments, **keywords):
-        other = self.called.__dict__.pop("module", None)
-        if other is not None:
-            return self.bound(other)(*arguments, **keywords)
+        if not self.fit.torch.compiler.is_compiling():
+            caller = sys._getframe(1).f_locals.get("self")  # PyTorch's `_call_impl` has the module that is called.
+            if self.is_copied_into(caller):
+                self.take_out(caller)
+                return self.bound(caller)(*arguments, **keywords)
         module = self.module()
         forward = self.bound(module)
         if self.is_left_out or not self.fit.may_recompute():
@@ -147,8 +152,9 @@ def _show_plain_forwards(torch, handles):
         original = getattr(place, name)
 
         @functools.wraps(original)
-        def shown(thing, *arguments, **keywords):
-            parts = thing.modules() if isinstance(thing, modules) else ()
+        def shown(*arguments, **keywords):
+            things = (*arguments[:1], *keywords.values())
+            parts = next((thing.modules() for thing in things if isinstance(thing, modules)), ())
             hidden = [
                 (part, part.__dict__["forward"]) for part in parts if type(part.__dict__.get("forward")) is _Recomputed
             ]
@@ -156,7 +162,7 @@ def _show_plain_forwards(torch, handles):
                 recomputed.take_out(part)
             removed = {handle.id: hooks.pop(handle.id) for handle in handles if handle.id in hooks}
             try:
-                return original(thing, *arguments, **keywords)
+                return original(*arguments, **keywords)
             finally:
                 hooks.update(removed)
                 for part, recomputed in hidden:
@@ -220,7 +226,6 @@ class _Call:
         self.devices = {tensor.device for _, tensor in watched if tensor.device.type == "cuda"}
         self.random = self.random_states(recomputed.draws if self.is_checked else _DRAWN)
         self.refused = None  # The reason why it cannot run again.
-        self.late: set = set()  # Generators from which only this forward drew, or another thread at that time.
         self.before = self.snapshot()
         self.kept = list(self.values_before())  # (dictionary, name, key of it for the module, tensor, its value before)
 
@@ -274,18 +279,19 @@ class _Call:
         """Notes from which generators the forward drew. Draws of other threads look the same."""
         recomputed, is_alone = self.recomputed, threading.active_count() == 1
         late = names - recomputed.draws if self.is_checked else set()
+        if "random" in late:
+            self.random["random"] = random.setstate, before["random"]
         if "numpy.random" in late and is_alone:
             self.refused = "its forward draws from numpy.random only sometimes"
-        elif "random" in late and is_alone:
-            self.random["random"] = random.setstate, before["random"]
-        self.late = late - self.random.keys()
+        elif "numpy.random" in late:
+            self.random["numpy.random"] = _numpy_state(before["numpy.random"])
         if not self.is_checked:
             recomputed.draws |= names
             for name in _DRAWN.keys() - names:
                 self.random.pop(name, None)
-            if names and not is_alone:
-                recomputed.is_left_out = True
-                self.fit.leave_out(recomputed, f"its forward draws from {min(names)}, or another thread does")
+        if not is_alone and (late or (names and not self.is_checked)):
+            recomputed.is_left_out = True
+            self.fit.leave_out(recomputed, f"its forward draws from {min(late or names)}, or another thread does")
 
     def random_states(self, names):
         """Returns functions that set the state of a generator, and its state now, by the name of the generator."""
@@ -334,7 +340,7 @@ class _Call:
         return key in self.recomputed.written if self.is_checked else self.is_dense(tensor)
 
     def is_small(self, tensor):
-        return tensor.nbytes <= _SMALL_BYTES and self.is_dense(tensor)
+        return self.is_dense(tensor) and tensor.nbytes <= _SMALL_BYTES
 
     def is_dense(self, tensor):
         return tensor.layout is self.fit.torch.strided and not tensor.is_meta and not tensor.is_nested
@@ -385,18 +391,14 @@ class _Call:
                 dictionary[name] = clones[id(tensor)]
             for generator, state in self.generators:
                 generator.set_state(state)
-            before = _drawn_states(in_full=False) if self.late else None
             with self.fit.part(_AGAIN):
                 return self.forward(*arguments, **keywords)
         finally:
-            drawn = _drawn(before, in_full=False) if self.late else set()
             now.put_back()
             self.set_random_states(states)
             self.set_needed(needed)
             for generator, state in generators:
                 generator.set_state(state)
-            if drawn & self.late:
-                self.refuse(f"its forward draws from {min(drawn & self.late)} only sometimes")
 
     def refuse(self, why, cause=None):
         name = self.recomputed.name
@@ -433,6 +435,16 @@ def _numpy_bytes():
     if type(generator).__name__ != "MT19937":
         return generator.state
     return ctypes.string_at(generator.ctypes.state_address, _MT19937_BYTES)
+
+
+def _numpy_state(before):
+    """Returns what sets numpy's global generator to a state of `_numpy_bytes`, and this state. It has no second normal
+    number."""
+    numpy = sys.modules["numpy.random"]
+    if not isinstance(before, bytes):
+        return functools.partial(setattr, numpy.mtrand._rand._bit_generator, "state"), before
+    *key, position = array.array("I", before)
+    return numpy.set_state, ("MT19937", key, position)
 
 
 class _Place:

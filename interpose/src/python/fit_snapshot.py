@@ -5,6 +5,7 @@ Embedded in libmemlab.so and run before fit_recompute.py, in the same namespace.
 
 import array
 import collections
+import contextlib
 import functools
 import operator
 import random
@@ -19,7 +20,7 @@ _CONTAINERS = (collections.OrderedDict, dict, list, set, collections.deque)
 _SCALARS = (int, float, bool, str, type(None))
 # The content of longer containers is not searched.
 _SEARCHED_ITEMS = 1000
-# Objects are followed to this depth.
+# Objects and functions are followed to this depth.
 _DEPTH = 3
 # Larger arrays of numpy are not copied.
 _ARRAY_BYTES = 1 << 20
@@ -73,13 +74,9 @@ class _Snapshot:
                 items += attributes.values()
             for item in items:
                 self.look_at(part_name, name, item, depth)
-        elif kind is types.MethodType:
-            self.look_at(part_name, name, value.__self__, depth)
-        elif kind is functools.partial:
-            self.look_at(part_name, name, (value.func, *value.args, *value.keywords.values()), depth)
-        elif kind is types.FunctionType:
-            for cell in value.__closure__ or ():
-                self.look_into(part_name, name, cell, depth)
+        elif kind in (types.MethodType, functools.partial, types.FunctionType):
+            if depth < _DEPTH:
+                self.look_into(part_name, name, value, depth + 1)
         elif issubclass(kind, self.torch.Tensor):
             self.tensors.append((None, part_name, name, value))
         elif (state := self.state_of(value, kind)) is not None:
@@ -91,16 +88,20 @@ class _Snapshot:
                 for inner in attributes.values():
                     self.look_at(part_name, name, inner, depth + 1)
 
-    def look_into(self, part_name, name, cell, depth):
-        """Looks at a variable of a closure."""
-        if id(cell) in self.states:
-            return
-        try:
-            value = cell.cell_contents
-        except ValueError:  # It has no value yet.
-            return
-        self.states[id(cell)] = functools.partial(setattr, cell, "cell_contents"), value
-        self.look_at(part_name, name, value, depth)
+    def look_into(self, part_name, name, function, depth):
+        """Looks at what a function is bound to."""
+        if type(function) is types.MethodType:
+            self.look_at(part_name, name, function.__self__, depth)
+        elif type(function) is functools.partial:
+            self.look_at(part_name, name, (function.func, *function.args, *function.keywords.values()), depth)
+        else:
+            for cell in function.__closure__ or ():
+                if id(cell) in self.states:
+                    continue
+                with contextlib.suppress(ValueError):  # It has no value yet.
+                    self.states[id(cell)] = functools.partial(setattr, cell, "cell_contents"), cell.cell_contents
+                if id(cell) in self.states:
+                    self.look_at(part_name, name, self.states[id(cell)][1], depth)
 
     def state_of(self, value, kind):
         """Returns a function that sets the state of a generator or the values of an array, and this state; None: it is

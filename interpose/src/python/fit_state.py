@@ -58,6 +58,8 @@ class _Closure:
         return self.call(*arguments, **keywords)
 
     def __getattr__(self, name):
+        if name == "original":  # A copy, before it has its attributes.
+            raise AttributeError(name)
         return getattr(self.original, name)
 
 
@@ -76,7 +78,8 @@ def _before_update(given, function):
         finally:
             function()
 
-    computed = _Closure(closure, computed)
+    is_function = isinstance(closure, (types.FunctionType, types.MethodType, functools.partial))
+    computed = functools.wraps(closure)(computed) if is_function else _Closure(closure, computed)
     if "closure" in keywords:
         return arguments, {**keywords, "closure": computed}
     return (arguments[0], computed, *arguments[2:]), keywords
@@ -460,7 +463,6 @@ class _HostState:
         self.pid = os.getpid()
 
     def attach(self, optimizers):
-        _allow_swaps(self.torch)
         optimizers.register_optimizer_step_pre_hook(self.before_step)
         optimizers.register_optimizer_step_post_hook(self.after_step)
         if self.wanted_bytes:
@@ -469,6 +471,7 @@ class _HostState:
     def move(self, wanted_bytes):
         """Makes this much of each optimizer's state leave, after its next step."""
         self.wanted_bytes = wanted_bytes
+        _allow_swaps(self.torch)
         for state in self.states.values():
             state.slots = []
         if self.hook is None:
