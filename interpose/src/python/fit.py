@@ -234,8 +234,11 @@ class _Fit:
         known = {id(part) for _, part in parts}
         for name, part in parts:  # The list grows.
             attributes = part.__dict__
-            for key in attributes.keys() - self.ignored:
-                for item in self.inner_modules(attributes[key]):
+            held = [(key, attributes[key]) for key in attributes.keys() - self.ignored]
+            for key, value in held:
+                if type(value) in _SCALARS:
+                    continue
+                for item in self.inner_modules(value):
                     inner = list(item.named_modules(prefix=f"{name}.{key}".lstrip(".")))
                     if any(found is module for _, found in inner):
                         continue  # It is around this one.
@@ -245,8 +248,6 @@ class _Fit:
 
     def inner_modules(self, value):
         kind = type(value)
-        if kind in _SCALARS:
-            return ()
         items = value if kind in (list, tuple) else value.values() if kind is dict else (value,)
         if len(items) > _SEARCHED_ITEMS:
             return ()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # The first of them that is a base counts.
 _CONTAINERS = (collections.OrderedDict, dict, list, set, collections.deque)
-_SCALARS = (int, float, bool, str, type(None))
+_SCALARS = frozenset((int, float, bool, str, type(None)))
 # The content of longer containers is not searched.
 _SEARCHED_ITEMS = 1000
 # Objects and functions are followed to this depth.
@@ -51,9 +51,12 @@ class _Snapshot:
             found = {name: attributes[name] for name in attributes.keys() - ignored}
             self.attributes.append((attributes, found))
             for name, value in found.items():
-                if issubclass(type(value), torch.Tensor):
+                kind = type(value)
+                if kind in _SCALARS or (kind is tuple and _SCALARS.issuperset(map(type, value))):
+                    continue  # Or a size, as most modules have several.
+                if issubclass(kind, torch.Tensor):
                     self.tensors.append((attributes, part_name, name, value))
-                elif type(value) not in _SCALARS:
+                else:
                     self.look_at(part_name, name, value)
 
     def keep(self, container, kind):
@@ -68,7 +71,7 @@ class _Snapshot:
             if container is not None:
                 self.keep(value, container)
             items = list(value.values() if isinstance(value, dict) else value) if len(value) <= _SEARCHED_ITEMS else []
-            attributes = _dictionary(value)
+            attributes = None if kind in (dict, list, tuple) else _dictionary(value)
             if attributes and attributes is not value and id(attributes) not in self.contents:
                 self.keep(attributes, dict)
                 items += attributes.values()
@@ -82,7 +85,7 @@ class _Snapshot:
         elif (state := self.state_of(value, kind)) is not None:
             self.states[id(value)] = state
         elif depth < _DEPTH and self.is_plain(kind):
-            attributes = _dictionary(value)
+            attributes = None if kind in (dict, list, tuple) else _dictionary(value)
             if attributes and id(attributes) not in self.contents:
                 self.keep(attributes, dict)
                 for inner in attributes.values():
@@ -129,7 +132,11 @@ class _Snapshot:
 
     @staticmethod
     def is_same(now, before):
-        if len(now) != len(before) or not all(map(operator.is_, now, before)):
+        if len(now) != len(before):
+            return False
+        if not before:
+            return True
+        if not all(map(operator.is_, now, before)):
             return False
         return type(before) is list or all(map(operator.is_, now.values(), before.values()))
 
