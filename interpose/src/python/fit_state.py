@@ -29,7 +29,7 @@ _ALIGNMENT = 512  # Of a tensor in host memory.
 _RETURN_AHEAD = 1.25  # The state returns that much faster than gradients arrive.
 
 
-class _ParameterRef(weakref.ref):
+class _ParameterRef(weakref.ReferenceType):
     """A weak reference to a parameter. PyTorch may exchange its content in place: see `_allow_swaps`."""
 
 
