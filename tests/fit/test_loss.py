@@ -90,42 +90,31 @@ def test_rows_that_are_all_ignored_are_equal(in_rows):
     assert computed
 
 
-def test_the_gradient_can_be_differentiated(in_rows):
-    def run():
-        given = logits(torch.float64)
-        loss = functional.cross_entropy(given, targets())
-        (gradient,) = torch.autograd.grad(loss, given, create_graph=True)
-        gradient.pow(2).sum().backward()
-        return given.grad
+def differentiated_again():
+    given = logits(torch.float64)
+    loss = functional.cross_entropy(given, targets())
+    (gradient,) = torch.autograd.grad(loss, given, create_graph=True)
+    gradient.pow(2).sum().backward()
+    return given.grad
 
-    expected = run()
+
+def several_at_once():
+    given = logits(torch.float64)
+    loss = functional.cross_entropy(given, targets(), reduction="none")
+    return torch.autograd.grad(loss, given, torch.eye(300, dtype=torch.float64)[:4], is_grads_batched=True)[0]
+
+
+def in_a_checkpointed_function():
+    given = logits()
+    checkpoint(lambda x: functional.cross_entropy(x * 2, targets()), given, use_reentrant=False).backward()
+    return given.grad
+
+
+@pytest.mark.parametrize("gradient_of", [differentiated_again, several_at_once, in_a_checkpointed_function])
+def test_gradients_are_equal_however_the_program_computes_them(in_rows, gradient_of):
+    expected = gradient_of()
     with in_rows() as computed:
-        assert torch.equal(run(), expected)
-    assert computed
-
-
-def test_several_gradients_at_once_are_equal(in_rows):
-    def run():
-        given = logits(torch.float64)
-        loss = functional.cross_entropy(given, targets(), reduction="none")
-        rows = torch.eye(300, dtype=torch.float64)[:4]
-        return torch.autograd.grad(loss, given, rows, is_grads_batched=True)[0]
-
-    expected = run()
-    with in_rows() as computed:
-        assert torch.equal(run(), expected)
-    assert computed
-
-
-def test_the_first_loss_may_be_in_a_checkpointed_function(in_rows):
-    def run():
-        given = logits()
-        checkpoint(lambda x: functional.cross_entropy(x * 2, targets()), given, use_reentrant=False).backward()
-        return given.grad
-
-    expected = run()
-    with in_rows() as computed:
-        assert torch.equal(run(), expected)
+        assert torch.equal(gradient_of(), expected)
     assert computed
 
 
@@ -139,13 +128,6 @@ OTHERS = {
 }
 
 
-def test_shapes_can_be_computed_without_memory(in_rows):
-    with in_rows() as computed:
-        loss = functional.cross_entropy(logits().detach().to("meta").requires_grad_(), targets().to("meta"))
-        loss.backward()
-    assert loss.is_meta and not computed
-
-
 @pytest.mark.parametrize("case", OTHERS)
 def test_other_losses_are_left_to_pytorch(in_rows, case):
     torch.manual_seed(0)
@@ -154,6 +136,13 @@ def test_other_losses_are_left_to_pytorch(in_rows, case):
         torch.manual_seed(0)
         assert torch.equal(OTHERS[case](), expected)
     assert not computed
+
+
+def test_shapes_can_be_computed_without_memory(in_rows):
+    with in_rows() as computed:
+        loss = functional.cross_entropy(logits().detach().to("meta").requires_grad_(), targets().to("meta"))
+        loss.backward()
+    assert loss.is_meta and not computed
 
 
 def test_programs_with_other_ways_to_differentiate_work(in_rows):

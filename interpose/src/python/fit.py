@@ -234,11 +234,9 @@ class _Fit:
         known = {id(part) for _, part in parts}
         for name, part in parts:  # The list grows.
             attributes = part.__dict__
-            held = [(key, attributes[key]) for key in attributes.keys() - self.ignored]
-            for key, value in held:
-                if type(value) in _SCALARS:
-                    continue
-                for item in self.inner_modules(value):
+            for key in attributes.keys() - self.ignored:
+                value = attributes[key]
+                for item in () if type(value) in _SCALARS else self.inner_modules(value):
                     inner = list(item.named_modules(prefix=f"{name}.{key}".lstrip(".")))
                     if any(found is module for _, found in inner):
                         continue  # It is around this one.

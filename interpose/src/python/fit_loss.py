@@ -24,6 +24,16 @@ _LOSS_REFUSED = "memlab: the loss cannot be computed in rows"
 _LEAST_LOGITS = 64 << 20  # Bytes of float32. Smaller ones are not worth it.
 
 
+def _needed(torch):
+    """Returns what older versions of PyTorch lack: modules or classes, and names in them."""
+    return (
+        (torch, "get_autocast_dtype"),
+        (torch.Tensor, "_use_count"),
+        (torch._C._functorch, "is_legacy_batchedtensor"),
+        (torch._C._autograd, "_get_current_graph_task_keep_graph"),
+    )
+
+
 def _holders(torch, tensor):
     """Counts what holds a tensor, the tensor of which it is a view, and their memory."""
     counts = [torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)]
@@ -60,8 +70,7 @@ class _LossInRows:
         self.alone: dict = {}
 
     def install(self):
-        torch = self.torch
-        if not (hasattr(torch, "get_autocast_dtype") and hasattr(torch._C._functorch, "is_legacy_batchedtensor")):
+        if not all(hasattr(place, name) for place, name in _needed(self.torch)):
             return  # Before PyTorch 2.4.
         original = self.torch._C._nn.cross_entropy_loss
 
@@ -133,10 +142,6 @@ class _LossInRows:
     def find_alone(self, is_packed):
         """Counts what holds logits during backward in two samples: their own tensor, and a view."""
         self.alone[is_packed] = []
-        if not hasattr(self.torch.Tensor, "_use_count"):
-            return
-        if not hasattr(self.torch._C._autograd, "_get_current_graph_task_keep_graph"):
-            return
         with _Harmless():
             if is_packed:
                 self.sample(is_packed)

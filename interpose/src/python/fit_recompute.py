@@ -49,7 +49,7 @@ class _Recomputed:
 
     def __getattr__(self, name):
         # For code that treats `forward` as a method: __code__, __globals__, __func__.
-        return getattr(self.bound(self.module()), name)
+        return getattr(self.__wrapped__, name)
 
     def bound(self, module):
         if self.function is not None:
@@ -67,7 +67,7 @@ class _Recomputed:
 
     @property
     def __signature__(self):
-        return inspect.signature(self.bound(self.module()))
+        return inspect.signature(self.__wrapped__)
 
     def __reduce__(self):
         if self.function is not None:
@@ -77,7 +77,7 @@ class _Recomputed:
     def __deepcopy__(self, memo):
         copied = memo.get(id(self.module()))
         if copied is None:
-            return self.bound(self.module())
+            return self.__wrapped__
         return _Recomputed(self.fit, copied, self.name, copy.deepcopy(self.function, memo))
 
     def is_copied_into(self, thing):
@@ -323,11 +323,12 @@ class _Call:
             # Kernels of normalizations write the statistics without raising their version.
             has_statistics = "track_running_stats" in part.__dict__
             for name, buffer in part._buffers.items():
+                if buffer is None:
+                    continue
                 key = (part_name, name)
-                is_copied = buffer is not None and (has_statistics or self.is_small(buffer) or self.is_copied(buffer, key))
-                if is_copied:
+                if has_statistics or self.is_small(buffer) or self.is_copied(buffer, key):
                     yield part._buffers, name, key, buffer, buffer.detach().clone()
-                elif buffer is not None:
+                else:
                     self.watched.append(self.mark(f"tensor {_joined(part_name, name)}", buffer))
         for dictionary, part_name, name, tensor in self.before.tensors:
             key = (part_name, name)

@@ -85,7 +85,7 @@ class _Snapshot:
         elif (state := self.state_of(value, kind)) is not None:
             self.states[id(value)] = state
         elif depth < _DEPTH and self.is_plain(kind):
-            attributes = None if kind in (dict, list, tuple) else _dictionary(value)
+            attributes = _dictionary(value)
             if attributes and id(attributes) not in self.contents:
                 self.keep(attributes, dict)
                 for inner in attributes.values():
